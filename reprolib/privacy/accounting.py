@@ -1,0 +1,413 @@
+"""Budgets of the Poisson-subsampled Gaussian mechanism.
+
+The reported accountant is the privacy-loss-distribution (PLD) accountant of dp-accounting, with
+pessimistic connect-the-dots discretisation and the add-or-remove relation. Rényi DP (RDP) and
+privacy random variables (PRV), both from opacus, are cross-checks.
+
+    >>> epsilon(sampling_rate=128 / 6988, noise_multiplier=1.0023417361080647, rounds=50, delta=1 / 69880)
+    1.0000000...
+
+Source: DP-GRPO, Sections III-C and VI-C, Appendix A-F.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from dp_accounting import dp_event
+from dp_accounting.pld import pld_pmf, privacy_loss_mechanism
+from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType
+from dp_accounting.privacy_accountant import NeighboringRelation
+from scipy import integrate, optimize, special, stats
+
+from reprolib.errors import ReproError
+
+Accountant = Literal["pld", "rdp", "prv"]
+Direction = Literal["remove", "add"]
+
+GRID = 1e-4  # discretisation interval of the reported PLD accountant (its default)
+GRIDS = (1e-2, 1e-3, GRID)  # of a calibration, coarse to fine
+DIRECTIONS = (AdjacencyType.REMOVE, AdjacencyType.ADD)
+NOISE_RANGE = (0.05, 1e4)  # noise multipliers that the accountants are asked about
+MIN_DELTA = 1e-12  # below this the discarded tail mass of the PLD accountant is no longer negligible
+ORDERS = [1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512, 1024]
+
+
+def _require(name: str, value: float, ok: bool, expected: str) -> None:
+    if not (isinstance(value, int | float | np.number) and math.isfinite(value) and ok):
+        raise ReproError(f"{name} = {value!r}: expected {expected}")
+
+
+def check_parameters(
+    *,
+    sampling_rate: float | None = None,
+    noise_multiplier: float | None = None,
+    rounds: int | None = None,
+    delta: float | None = None,
+    epsilon: float | None = None,
+) -> None:
+    """Refuse parameters that no accountant can answer for.
+
+    Raises:
+        ReproError: a value that is NaN, infinite or out of range; the message names the range.
+    """
+    low, high = NOISE_RANGE
+    if sampling_rate is not None:
+        _require("sampling_rate", sampling_rate, 0 < sampling_rate <= 1, "a rate in (0, 1]")
+    if noise_multiplier is not None:
+        in_range = low <= noise_multiplier <= high
+        _require("noise_multiplier", noise_multiplier, in_range, f"a number in [{low}, {high:g}]")
+    if rounds is not None:
+        whole = not isinstance(rounds, bool) and rounds == int(rounds) if math.isfinite(rounds) else False
+        _require("rounds", rounds, whole and rounds >= 1, "a whole number, at least 1")
+    if delta is not None:
+        _require("delta", delta, MIN_DELTA <= delta < 1, f"a probability in [{MIN_DELTA}, 1)")
+    if epsilon is not None:
+        _require("epsilon", epsilon, epsilon > 0, "a number above 0")
+
+
+def subsampled_gaussian(*, sampling_rate: float, noise_multiplier: float, rounds: int) -> dp_event.DpEvent:
+    """The event "``rounds`` Poisson-subsampled Gaussian releases", for composition with other events."""
+    check_parameters(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds)
+    gaussian: dp_event.DpEvent = dp_event.GaussianDpEvent(noise_multiplier)
+    if sampling_rate < 1:
+        gaussian = dp_event.PoissonSampledDpEvent(sampling_rate, gaussian)
+    return dp_event.SelfComposedDpEvent(gaussian, int(rounds))
+
+
+def laplace_count(*, scale: float) -> dp_event.DpEvent:
+    """The event "a count is released with Laplace noise of this scale" (sensitivity 1).
+
+    Source: SAGE, Algorithm 1, line 1.
+    """
+    _require("scale", scale, scale > 0, "a number above 0")
+    return dp_event.LaplaceDpEvent(scale)
+
+
+def composed_epsilon(*events: dp_event.DpEvent, delta: float) -> float:
+    """Epsilon of the joint release of several events on the same records, by PLD.
+
+    Source: DP-GRPO, Appendix A-E (releasing several runs composes their transcripts).
+    """
+    check_parameters(delta=delta)
+    accountant = PLDAccountant(value_discretization_interval=GRID)
+    for event in events:
+        accountant.compose(event)
+    return float(accountant.get_epsilon(delta))
+
+
+def epsilon(
+    *,
+    sampling_rate: float,
+    noise_multiplier: float,
+    rounds: int,
+    delta: float,
+    accountant: Accountant = "pld",
+) -> float:
+    """Smallest epsilon that the accountant certifies at this delta.
+
+    Args:
+        sampling_rate: probability q that a slot takes part in a round.
+        noise_multiplier: noise standard deviation over the clipping norm, sigma.
+        rounds: number of releases T.
+        delta: failure probability.
+        accountant: "pld" (reported), "rdp" or "prv" (cross-checks).
+
+    Raises:
+        ReproError: a parameter out of range, or an unknown accountant.
+    """
+    check_parameters(
+        sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds, delta=delta
+    )
+    if accountant == "pld":
+        event = subsampled_gaussian(
+            sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds
+        )
+        return composed_epsilon(event, delta=delta)
+    if accountant == "rdp":
+        return rdp(
+            sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds, delta=delta
+        ).epsilon
+    if accountant == "prv":
+        return _prv_epsilon(sampling_rate, noise_multiplier, int(rounds), delta)
+    raise ReproError(f"accountant = {accountant!r}: expected 'pld', 'rdp' or 'prv'")
+
+
+def delta(
+    *,
+    sampling_rate: float,
+    noise_multiplier: float,
+    rounds: int,
+    epsilon: float,
+    accountant: Accountant = "pld",
+) -> float:
+    """Smallest delta that the accountant certifies at this epsilon: the privacy profile.
+
+    Only "pld" answers this question; the cross-checks are asked for epsilon.
+
+    Raises:
+        ReproError: a parameter out of range, or another accountant.
+    """
+    if accountant != "pld":
+        raise ReproError(f"accountant = {accountant!r}: delta is computed by 'pld' only")
+    _require("epsilon", epsilon, epsilon >= 0, "a number, at least 0")
+    ledger = PLDAccountant(value_discretization_interval=GRID)
+    event = subsampled_gaussian(
+        sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds
+    )
+    return float(ledger.compose(event).get_delta(epsilon))
+
+
+def replace_one_epsilon(
+    *, sampling_rate: float, noise_multiplier: float, rounds: int, delta: float
+) -> float:
+    """Epsilon when one record is replaced by another, accounted directly instead of by Corollary 1.
+
+    Source: DP-GRPO, Appendix A-E.
+    """
+    check_parameters(delta=delta)
+    event = subsampled_gaussian(
+        sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds
+    )
+    ledger = PLDAccountant(NeighboringRelation.REPLACE_ONE, GRID)
+    return float(ledger.compose(event).get_epsilon(delta))
+
+
+@dataclass(frozen=True)
+class RenyiBudget:
+    """An RDP budget and the order that attains it."""
+
+    epsilon: float
+    order: float
+
+
+def rdp(
+    *,
+    sampling_rate: float,
+    noise_multiplier: float,
+    rounds: int,
+    delta: float,
+    orders: list[float] | None = None,
+) -> RenyiBudget:
+    """Rényi-DP budget: exact moments at integer orders, a convergent series at the others.
+
+    Args:
+        orders: the grid over which the conversion is minimised; the paper's by default.
+
+    Source: DP-GRPO, Appendix A-F.
+    """
+    from opacus.accountants.analysis import rdp as opacus_rdp
+
+    check_parameters(
+        sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds, delta=delta
+    )
+    grid = orders or ORDERS
+    with np.errstate(all="ignore"):
+        curve = [
+            _renyi(opacus_rdp.compute_rdp, sampling_rate, noise_multiplier, int(rounds), order)
+            for order in grid
+        ]
+    finite = [(o, r) for o, r in zip(grid, curve, strict=True) if math.isfinite(r)]
+    found, order = opacus_rdp.get_privacy_spent(
+        orders=[o for o, _ in finite], rdp=[r for _, r in finite], delta=delta
+    )
+    return RenyiBudget(float(found), float(order))
+
+
+def _renyi(compute: Callable[..., float], q: float, sigma: float, rounds: int, order: float) -> float:
+    """One order; infinite where the series leaves the range of binary64."""
+    try:
+        return float(compute(q=q, noise_multiplier=sigma, steps=rounds, orders=float(order)))
+    except (OverflowError, ValueError):
+        return math.inf
+
+
+def _prv_epsilon(sampling_rate: float, noise_multiplier: float, rounds: int, delta: float) -> float:
+    from opacus.accountants import PRVAccountant
+
+    accountant = PRVAccountant()
+    accountant.history = [(noise_multiplier, sampling_rate, rounds)]
+    return float(accountant.get_epsilon(delta, eps_error=1e-3))
+
+
+def hockey_stick(
+    *, sampling_rate: float, noise_multiplier: float, alpha: float, direction: Direction
+) -> float:
+    """Hockey-stick divergence of one round, by quadrature.
+
+    ``remove`` is H_alpha(A || B) and ``add`` is H_alpha(B || A), with
+    A = (1-q) N(0, sigma^2) + q N(1, sigma^2) and B = N(0, sigma^2).
+
+    Source: DP-GRPO, Definition 2, equations 5 and 6.
+    """
+    check_parameters(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier)
+    _require("alpha", alpha, alpha >= 0, "a number, at least 0")
+    if direction not in ("remove", "add"):
+        raise ReproError(f"direction = {direction!r}: expected 'remove' or 'add'")
+    q, sigma = sampling_rate, noise_multiplier
+
+    def excess(x: float) -> float:
+        b = stats.norm.pdf(x, 0, sigma)
+        a = (1 - q) * b + q * stats.norm.pdf(x, 1, sigma)
+        upper, lower = (a, b) if direction == "remove" else (b, a)
+        return max(upper - alpha * lower, 0.0)
+
+    reach = 12 * sigma
+    kinks = sorted({-reach, 0.0, 0.5, 1.0, 1 + reach, *_kink(q, sigma, alpha, direction)})
+    parts = [integrate.quad(excess, a, b, limit=200)[0] for a, b in zip(kinks, kinks[1:], strict=False)]
+    return float(sum(parts))
+
+
+def _kink(q: float, sigma: float, alpha: float, direction: Direction) -> list[float]:
+    """Where the integrand of the hockey-stick divergence leaves zero, if it does."""
+    ratio = alpha if direction == "remove" else (1 / alpha if alpha > 0 else math.inf)
+    if ratio <= 1 - q or math.isinf(ratio):
+        return []
+    x = 0.5 + sigma**2 * math.log((ratio - (1 - q)) / q)
+    return [x] if -12 * sigma < x < 1 + 12 * sigma else []
+
+
+class _VectorisedGaussianLoss(privacy_loss_mechanism.GaussianPrivacyLoss):
+    """dp-accounting's subsampled Gaussian with its hockey-stick curve evaluated on whole arrays.
+
+    The parent evaluates it point by point in Python; the curve, the grid, the discretisation and the
+    composition are the same. Only calibration uses this class.
+    """
+
+    def get_delta_for_epsilon(self, epsilon: Any) -> Any:
+        """Closed form of the hockey-stick divergence at e**epsilon, for an array of epsilon."""
+        eps = np.asarray(epsilon, dtype=float)
+        q, sigma = self.sampling_prob, self._standard_deviation
+        sign = 1.0 if self.adjacency_type == AdjacencyType.REMOVE else -1.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # where the likelihood ratio crosses e**epsilon: sigma^2 log((e^{±eps} - (1 - q)) / q) + 1/2
+            x = 0.5 + sigma**2 * np.log1p(np.expm1(sign * eps) / q)
+        x = np.where(np.isnan(x), -np.inf, x)
+        log_base = special.log_ndtr(-sign * x / sigma)
+        log_shifted = special.log_ndtr(-sign * (x - 1) / sigma)
+        log_mixture = np.logaddexp(math.log1p(-q) + log_base, math.log(q) + log_shifted)
+        upper, lower = (log_mixture, log_base) if sign > 0 else (log_base, log_mixture)
+        return np.clip(np.exp(upper) - np.exp(eps + lower), 0, 1)
+
+
+def _direction_epsilon(
+    noise_multiplier: float, *, sampling_rate: float, rounds: int, delta: float, grid: float,
+    direction: AdjacencyType,
+) -> float:  # fmt: skip
+    """PLD epsilon of one ordered pair (remove or add), by the vectorised curve."""
+    loss = _VectorisedGaussianLoss(
+        noise_multiplier, sampling_prob=sampling_rate, adjacency_type=direction
+    )
+    bounds = loss.connect_dots_bounds()
+    low, high = math.floor(bounds.epsilon_lower / grid), math.ceil(bounds.epsilon_upper / grid)
+    deltas = loss.get_delta_for_epsilon(np.arange(low, high + 1) * grid)
+    one_round = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, low, high, deltas)
+    return float(one_round.self_compose(rounds).get_epsilon_for_delta(delta))
+
+
+def calibrate_noise_multiplier(
+    *, sampling_rate: float, rounds: int, target_epsilon: float, delta: float, tolerance: float = 1e-9
+) -> float:
+    """Smallest noise multiplier, to ``tolerance``, at which the PLD accountant certifies the target.
+
+    The root is bracketed on a coarse discretisation grid and settled by secant steps on ever finer
+    ones. The value returned certifies the target on the reported grid, in both directions.
+
+    Args:
+        tolerance: how far above the smallest such noise multiplier the result may lie.
+
+    Raises:
+        ReproError: a parameter out of range, or no noise multiplier in ``NOISE_RANGE`` reaches the target.
+
+    Source: DP-GRPO, Section VI-C.
+    """
+    check_parameters(sampling_rate=sampling_rate, rounds=rounds, delta=delta, epsilon=target_epsilon)
+    _require("tolerance", tolerance, tolerance > 0, "a number above 0")
+
+    def gap(sigma: float, grid: float, direction: AdjacencyType) -> float:
+        found = _direction_epsilon(
+            sigma, sampling_rate=sampling_rate, rounds=int(rounds), delta=delta, grid=grid,
+            direction=direction,
+        )  # fmt: skip
+        return found - target_epsilon
+
+    sigma = _bracketed_root(lambda x: max(gap(x, GRIDS[0], d) for d in DIRECTIONS), target_epsilon)
+    binding, other = sorted(DIRECTIONS, key=lambda d: -gap(sigma, GRIDS[0], d))
+    step = 1e-3 * sigma
+    slope = (gap(sigma + step, GRIDS[0], binding) - gap(sigma, GRIDS[0], binding)) / step
+    for grid in GRIDS:
+        accuracy = tolerance if grid == GRID else 1e-3 * grid
+        sigma, slope = _settle(lambda x: gap(x, grid, binding), sigma, slope, accuracy)  # noqa: B023
+    if gap(sigma, GRID, other) > 0:
+        sigma, _ = _settle(lambda x: gap(x, GRID, other), sigma, slope, tolerance)
+    return sigma
+
+
+def _bracketed_root(gap: Callable[[float], float], target: float) -> float:
+    """Noise multiplier at which a decreasing gap changes sign, to four digits."""
+    low, high = NOISE_RANGE
+    upper = 1.0
+    while gap(upper) > 0:
+        upper *= 2
+        if upper > high:
+            raise ReproError(f"no noise multiplier up to {high:g} gives epsilon {target:g}: raise it, or delta")
+    lower = upper / 2
+    while gap(lower) <= 0:
+        lower, upper = lower / 2, lower
+        if lower < low:
+            raise ReproError(f"epsilon {target:g} needs less noise than the multiplier {low:g}: lower it")
+    return float(optimize.brentq(gap, lower, upper, xtol=1e-4 * lower))
+
+
+def _settle(
+    gap: Callable[[float], float], sigma: float, slope: float, tolerance: float
+) -> tuple[float, float]:
+    """Secant steps towards the root of a decreasing gap, ending on its non-positive side.
+
+    Returns:
+        The point, at most ``tolerance`` beyond the root, and the last slope.
+    """
+    value = gap(sigma)
+    for _ in range(50):
+        if value <= 0 and value / slope <= tolerance:
+            return sigma, slope
+        moved = sigma - value / slope + tolerance / 4
+        new = gap(moved)
+        if abs(moved - sigma) > 100 * tolerance and (new - value) / (moved - sigma) < 0:
+            slope = (new - value) / (moved - sigma)
+        sigma, value = moved, new
+    raise ReproError(f"the calibration did not settle to {tolerance:g}: ask for a larger tolerance")
+
+
+def gaussian_noise_multiplier(*, target_epsilon: float, delta: float) -> float:
+    """Smallest noise multiplier of one Gaussian release without subsampling (analytic formula).
+
+    Source: PrivDPO, Appendix D.1, after Balle and Wang (2018), Theorem 8.
+    """
+    check_parameters(delta=delta, epsilon=target_epsilon)
+
+    def gap(sigma: float) -> float:
+        a, b = 1 / (2 * sigma), target_epsilon * sigma
+        return float(stats.norm.cdf(a - b) - np.exp(target_epsilon + stats.norm.logcdf(-a - b)) - delta)
+
+    low, high = 1e-3, NOISE_RANGE[1]
+    if gap(high) > 0 or gap(low) < 0:
+        raise ReproError(f"no noise multiplier in [{low:g}, {high:g}] gives epsilon {target_epsilon:g}")
+    return float(optimize.brentq(gap, low, high, xtol=1e-14, rtol=1e-14))
+
+
+def group_privacy(epsilon: float, delta: float, k: int) -> tuple[float, float]:
+    """Guarantee for k records together: (k epsilon, delta (1 + e^eps + ... + e^{(k-1) eps})).
+
+    The sum is at most k e^{(k-1) eps} delta, the form in which the paper states it.
+
+    Source: DP-GRPO, Proposition 1 and its proof.
+    """
+    check_parameters(epsilon=epsilon, rounds=k)
+    _require("delta", delta, 0 <= delta <= 1, "a probability in [0, 1]")
+    exponents = epsilon * np.arange(k)
+    factor = math.inf if exponents[-1] > 700 else float(np.exp(exponents).sum())
+    return k * epsilon, min(1.0, delta * factor) if delta else 0.0
