@@ -5,6 +5,7 @@ written by hand. A verdict is computed from the check's outcome and never typed.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -43,6 +44,9 @@ MEANING: dict[Status, str] = {
     "not-run": "the chapter that checks it has not been run in this edition",
     "out-of-scope": "cannot be checked by anyone who only has the paper; the reason is given",
 }
+
+
+_REFERENCE = re.compile(rf"({'|'.join(PAPERS)})\.t\d\d\.")
 
 
 class _Strict(BaseModel):
@@ -205,7 +209,20 @@ def read(path: Path, published: Published) -> list[Claim]:
         if claim.id in seen:
             raise ReproError(f"{path.name}: duplicate claim id {claim.id!r}")
         seen.add(claim.id)
+        for reference in _references(claim.args):
+            try:
+                published.match(reference) if "*" in reference else published.number(reference)
+            except ReproError as error:
+                raise ReproError(f"{path.name}, claim {claim.id!r}: {error}") from None
     return claims
+
+
+def _references(value: Any) -> list[str]:
+    """The cell references in a check's arguments."""
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return [reference for part in parts for reference in _references(part)]
+    return [value] if isinstance(value, str) and _REFERENCE.match(value) and "{" not in value else []
 
 
 def load(published: Published, *papers: str, folder: Path | None = None) -> list[Claim]:

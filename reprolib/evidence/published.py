@@ -104,6 +104,11 @@ class Published:
         cell_id, _, part = reference.partition("#")
         return self[cell_id].part(part or "value")
 
+    def rounding(self, reference: str) -> float:
+        """Largest error that rounding can have made in that number; 0 for a count, which is exact."""
+        cell = self[reference.partition("#")[0]]
+        return 0.0 if cell.quantity == "count" else float(half_unit(self.number(reference)))
+
     def match(self, pattern: str) -> list[str]:
         """Ids (with the pattern's ``#part``) of the numeric cells that a shell-style pattern matches."""
         glob, hash_, part = pattern.partition("#")

@@ -1,18 +1,24 @@
 """The HTML book: generated pages, then Jupyter Book with warnings as errors."""
 
+import importlib
+import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from reprolib.errors import ReproError
+from reprolib.evidence import chapters
+from reprolib.evidence.published import PAPERS
 from reprolib.paths import root
 
-# Files of the theme and of MathJax that no page of this book loads; together they are most of its weight.
-UNUSED = (
-    "_static/sphinx-mathjax-offline/mathjax/sre",
-)
+GENERATED = "book/reference/generated"
+# MathJax's speech files: no page of this book loads them, and they outweigh all its pages together.
+UNUSED = ("_static/sphinx-mathjax-offline/mathjax/sre",)
 
 
 def build() -> Path:
@@ -21,6 +27,8 @@ def build() -> Path:
     Raises:
         ReproError: Jupyter Book reported a warning or an error.
     """
+    chapters.write_atomically(root() / GENERATED / "equations.md", equations_page())
+    chapters.write_atomically(root() / GENERATED / "statistics.md", statistics_page())
     command = [
         sys.executable, "-m", "jupyter_book", "build", str(root()), "--path-output", str(root() / "book"),
         "-n", "-W", "--keep-going", "-q",
@@ -34,3 +42,73 @@ def build() -> Path:
     for name in UNUSED:
         shutil.rmtree(pages / name, ignore_errors=True)
     return pages / "index.html"
+
+
+def equations_page() -> str:
+    """Each equation with the function that implements it and the test that pins it.
+
+    Raises:
+        ReproError: an entry of ``data/equations.yml`` names a function or a test that does not exist.
+    """
+    entries = yaml.safe_load((root() / "data" / "equations.yml").read_text(encoding="utf-8"))
+    lines = [
+        "# From equation to test\n",
+        "Where each definition, equation or algorithm of the papers is implemented, shown and tested.\n",
+        "| paper | statement | chapter | function | test |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for entry in entries:
+        _require_function(entry["function"])
+        _require_test(entry["test"])
+        module, _, name = entry["test"].partition("::")
+        chapter = chapters.notebook(entry["chapter"]).stem
+        lines.append(
+            f"| {PAPERS[entry['paper']]} | {entry['statement']} | "
+            f"[{entry['chapter']}](../../executed/{chapter}) | `{entry['function']}` | `{name}` in `{module}` |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _require_function(dotted: str) -> None:
+    parts = dotted.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[cut:]:
+            found = getattr(found, name, None)
+        if found is not None:
+            return
+    raise ReproError(f"data/equations.yml names {dotted}, which does not exist")
+
+
+def _require_test(reference: str) -> None:
+    path, _, name = reference.partition("::")
+    file = root() / "tests" / path
+    if not file.is_file() or f"def {name}(" not in file.read_text(encoding="utf-8"):
+        raise ReproError(f"data/equations.yml names the test {reference}, which does not exist")
+
+
+def statistics_page() -> str:
+    """Time, memory, parameters and versions of each executed chapter."""
+    lines = [
+        "# Run statistics\n",
+        "How the chapters of this build were executed.\n",
+        "| chapter | tier | time (s) | peak memory (MiB) | claims checked | parameters | sources |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    versions: dict[str, str] = {}
+    for path in sorted((root() / "book" / "results").glob("[0-9][0-9].json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        made = content["provenance"]
+        versions |= {"python": made["python"], **made["packages"], "machine": made["machine"]}
+        stem = chapters.notebook(content["chapter"]).stem
+        parameters = ", ".join(f"`{k}={v}`" for k, v in content["parameters"].items())
+        lines.append(
+            f"| [{stem}](../../executed/{stem}) | {content['tier']} | {made['seconds']} | "
+            f"{made['peak_memory_mib']} | {len(content['claims'])} | {parameters} | `{made['sources']}` |"
+        )
+    lines += ["\n## Versions\n", "| what | version |", "| --- | --- |"]
+    lines += [f"| {name} | {version} |" for name, version in versions.items()]
+    return "\n".join(lines) + "\n"

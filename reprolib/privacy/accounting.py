@@ -13,12 +13,16 @@ Source: DP-GRPO, Sections III-C and VI-C, Appendix A-F.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, reduce
 from typing import Any, Literal
 
 import numpy as np
-from dp_accounting import dp_event
 from dp_accounting.pld import pld_pmf, privacy_loss_mechanism
-from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+from dp_accounting.pld.privacy_loss_distribution import (
+    PrivacyLossDistribution,
+    from_gaussian_mechanism,
+    from_laplace_mechanism,
+)
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType
 from dp_accounting.privacy_accountant import NeighboringRelation
 from scipy import integrate, optimize, special, stats
@@ -69,34 +73,42 @@ def check_parameters(
         _require("epsilon", epsilon, epsilon > 0, "a number above 0")
 
 
-def subsampled_gaussian(*, sampling_rate: float, noise_multiplier: float, rounds: int) -> dp_event.DpEvent:
-    """The event "``rounds`` Poisson-subsampled Gaussian releases", for composition with other events."""
+@lru_cache(maxsize=64)
+def subsampled_gaussian(
+    *, sampling_rate: float, noise_multiplier: float, rounds: int, grid: float = GRID
+) -> PrivacyLossDistribution:
+    """Privacy-loss distribution of ``rounds`` Poisson-subsampled Gaussian releases.
+
+    Args:
+        grid: discretisation interval; the rounding is pessimistic at every grid.
+
+    Source: DP-GRPO, Definition 2 and Section VI-C.
+    """
     check_parameters(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds)
-    gaussian: dp_event.DpEvent = dp_event.GaussianDpEvent(noise_multiplier)
-    if sampling_rate < 1:
-        gaussian = dp_event.PoissonSampledDpEvent(sampling_rate, gaussian)
-    return dp_event.SelfComposedDpEvent(gaussian, int(rounds))
+    if sampling_rate == 1:  # T Gaussian releases are one, with sqrt(T) less noise
+        return from_gaussian_mechanism(
+            noise_multiplier / math.sqrt(rounds), value_discretization_interval=grid
+        )
+    remove, add = (_one_round(noise_multiplier, sampling_rate, d, grid) for d in DIRECTIONS)
+    return PrivacyLossDistribution(remove, add).self_compose(int(rounds))
 
 
-def laplace_count(*, scale: float) -> dp_event.DpEvent:
-    """The event "a count is released with Laplace noise of this scale" (sensitivity 1).
+def laplace_count(*, scale: float) -> PrivacyLossDistribution:
+    """Privacy-loss distribution of a count released with Laplace noise of this scale (sensitivity 1).
 
     Source: SAGE, Algorithm 1, line 1.
     """
     _require("scale", scale, scale > 0, "a number above 0")
-    return dp_event.LaplaceDpEvent(scale)
+    return from_laplace_mechanism(scale, value_discretization_interval=GRID)
 
 
-def composed_epsilon(*events: dp_event.DpEvent, delta: float) -> float:
-    """Epsilon of the joint release of several events on the same records, by PLD.
+def composed_epsilon(*releases: PrivacyLossDistribution, delta: float) -> float:
+    """Epsilon of the joint release of several mechanisms run on the same records.
 
     Source: DP-GRPO, Appendix A-E (releasing several runs composes their transcripts).
     """
     check_parameters(delta=delta)
-    accountant = PLDAccountant(value_discretization_interval=GRID)
-    for event in events:
-        accountant.compose(event)
-    return float(accountant.get_epsilon(delta))
+    return float(reduce(lambda a, b: a.compose(b), releases).get_epsilon_for_delta(delta))
 
 
 def epsilon(
@@ -123,10 +135,10 @@ def epsilon(
         sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds, delta=delta
     )
     if accountant == "pld":
-        event = subsampled_gaussian(
+        run = subsampled_gaussian(
             sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds
         )
-        return composed_epsilon(event, delta=delta)
+        return composed_epsilon(run, delta=delta)
     if accountant == "rdp":
         return rdp(
             sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds, delta=delta
@@ -154,11 +166,10 @@ def delta(
     if accountant != "pld":
         raise ReproError(f"accountant = {accountant!r}: delta is computed by 'pld' only")
     _require("epsilon", epsilon, epsilon >= 0, "a number, at least 0")
-    ledger = PLDAccountant(value_discretization_interval=GRID)
-    event = subsampled_gaussian(
+    run = subsampled_gaussian(
         sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds
     )
-    return float(ledger.compose(event).get_delta(epsilon))
+    return float(run.get_delta_for_epsilon(epsilon))
 
 
 def replace_one_epsilon(
@@ -168,12 +179,14 @@ def replace_one_epsilon(
 
     Source: DP-GRPO, Appendix A-E.
     """
-    check_parameters(delta=delta)
-    event = subsampled_gaussian(
-        sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds
+    check_parameters(
+        sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds, delta=delta
     )
-    ledger = PLDAccountant(NeighboringRelation.REPLACE_ONE, GRID)
-    return float(ledger.compose(event).get_epsilon(delta))
+    one_round = from_gaussian_mechanism(
+        noise_multiplier, sampling_prob=sampling_rate, value_discretization_interval=GRID,
+        neighboring_relation=NeighboringRelation.REPLACE_ONE,
+    )  # fmt: skip
+    return float(one_round.self_compose(int(rounds)).get_epsilon_for_delta(delta))
 
 
 @dataclass(frozen=True)
@@ -273,8 +286,8 @@ def _kink(q: float, sigma: float, alpha: float, direction: Direction) -> list[fl
 class _VectorisedGaussianLoss(privacy_loss_mechanism.GaussianPrivacyLoss):
     """dp-accounting's subsampled Gaussian with its hockey-stick curve evaluated on whole arrays.
 
-    The parent evaluates it point by point in Python; the curve, the grid, the discretisation and the
-    composition are the same. Only calibration uses this class.
+    The parent evaluates it point by point in Python, which takes most of an accountant's time; the curve,
+    the grid, the discretisation and the composition are the library's, and a test compares the two.
     """
 
     def get_delta_for_epsilon(self, epsilon: Any) -> Any:
@@ -293,19 +306,15 @@ class _VectorisedGaussianLoss(privacy_loss_mechanism.GaussianPrivacyLoss):
         return np.clip(np.exp(upper) - np.exp(eps + lower), 0, 1)
 
 
-def _direction_epsilon(
-    noise_multiplier: float, *, sampling_rate: float, rounds: int, delta: float, grid: float,
-    direction: AdjacencyType,
-) -> float:  # fmt: skip
-    """PLD epsilon of one ordered pair (remove or add), by the vectorised curve."""
-    loss = _VectorisedGaussianLoss(
-        noise_multiplier, sampling_prob=sampling_rate, adjacency_type=direction
-    )
+def _one_round(
+    noise_multiplier: float, sampling_rate: float, direction: AdjacencyType, grid: float
+) -> pld_pmf.PLDPmf:
+    """Pessimistic connect-the-dots discretisation of one round in one direction."""
+    loss = _VectorisedGaussianLoss(noise_multiplier, sampling_prob=sampling_rate, adjacency_type=direction)
     bounds = loss.connect_dots_bounds()
     low, high = math.floor(bounds.epsilon_lower / grid), math.ceil(bounds.epsilon_upper / grid)
     deltas = loss.get_delta_for_epsilon(np.arange(low, high + 1) * grid)
-    one_round = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, low, high, deltas)
-    return float(one_round.self_compose(rounds).get_epsilon_for_delta(delta))
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, low, high, deltas)
 
 
 def calibrate_noise_multiplier(
@@ -328,11 +337,8 @@ def calibrate_noise_multiplier(
     _require("tolerance", tolerance, tolerance > 0, "a number above 0")
 
     def gap(sigma: float, grid: float, direction: AdjacencyType) -> float:
-        found = _direction_epsilon(
-            sigma, sampling_rate=sampling_rate, rounds=int(rounds), delta=delta, grid=grid,
-            direction=direction,
-        )  # fmt: skip
-        return found - target_epsilon
+        one_round = _one_round(sigma, min(sampling_rate, 1 - 1e-16), direction, grid)
+        return float(one_round.self_compose(int(rounds)).get_epsilon_for_delta(delta)) - target_epsilon
 
     sigma = _bracketed_root(lambda x: max(gap(x, GRIDS[0], d) for d in DIRECTIONS), target_epsilon)
     binding, other = sorted(DIRECTIONS, key=lambda d: -gap(sigma, GRIDS[0], d))

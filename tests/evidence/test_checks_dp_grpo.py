@@ -22,9 +22,7 @@ def test_rounding_of_printed_text_numbers_is_carried_into_the_range():
 
 
 def test_printed_text_numbers_and_table_cells_can_be_mixed(paper):
-    found = dp_grpo.text_formula(
-        paper, expression="a - b", printed={"a": "77.9"}, b="dp_grpo.t13.base.mean"
-    )
+    found = dp_grpo.text_formula(paper, expression="a - b", printed={"a": "77.9"}, b="dp_grpo.t13.base.mean")
     assert found.value == pytest.approx(77.9 - 82.0)
 
 

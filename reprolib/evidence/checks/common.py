@@ -11,7 +11,7 @@ from simpleeval import EvalWithCompoundTypes, InvalidExpression
 
 from reprolib.errors import ReproError
 from reprolib.evidence.checks import Outcome, check
-from reprolib.evidence.published import Published, half_unit
+from reprolib.evidence.published import Published
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "mean": lambda *x: statistics.fmean(x[0] if len(x) == 1 else x),
@@ -29,8 +29,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "zip": lambda *x: zip(*x, strict=True),
     "all": all,
     "any": any,
-    "z": stats.norm.ppf,  # standard normal quantile
-    "t": stats.t.ppf,  # Student quantile: t(probability, degrees of freedom)
+    "z": lambda p: float(stats.norm.ppf(p)),  # standard normal quantile
+    "t": lambda p, df: float(stats.t.ppf(p, df)),  # Student quantile: t(probability, degrees of freedom)
 }
 MAX_CORNERS = 12  # inputs whose rounding is explored exhaustively (2**12 evaluations)
 
@@ -106,7 +106,7 @@ def formula(published: Published, *, expression: str, **variables: Any) -> Outco
     references = _references(inputs)
     exact = {r: published.number(r) for r in references}
     nominal = {r: float(n) for r, n in exact.items()}
-    slack = {r: float(half_unit(n)) for r, n in exact.items()}
+    slack = {r: published.rounding(r) for r in references}
 
     def evaluate(numbers: dict[str, float]) -> Any:
         try:
