@@ -4,7 +4,8 @@
  * loss is discretised by connect-the-dots (Doroshenko et al., 2022): the mass of each grid cell moves
  * to the cell's two ends so that the hockey-stick curve is exact at the grid points and too large
  * between them. Composition is a power in Fourier space. What is cut off counts as infinite loss, so
- * every epsilon and delta is an upper bound. Both directions of add-or-remove are computed.
+ * every epsilon and delta is an upper bound. Both directions of add-or-remove are computed. The mass
+ * of a cell is integrated, not taken as a difference of hockey-stick values, which would cancel.
  *
  * Use: <div class="privacy-explorer" data-sampling-rate="0.1" data-noise-multiplier="3"
  *           data-rounds="512" data-delta="1e-6">A sentence for readers without JavaScript.</div>
@@ -19,7 +20,8 @@
     { key: 'delta', label: 'Delta δ', min: 1e-10, max: 1e-2, start: 1e-6 },
   ];
   const DIRECTIONS = ['remove', 'add'];
-  const SIZE = 2 ** 16; // points of the composed grid
+  const SIZE = 2 ** 16; // points of the composed grid ...
+  const LARGE = 2 ** 18; // ... and where those are too coarse
   const BEYOND = 1e-14; // probability, over all rounds, of one-round losses that count as infinite
   const LOW_REACH = 6; // low losses beyond so many standard deviations are left out, which raises delta
   const UPPER = 1e-11; // tilted mass above the window of the composed loss (counted as infinite loss)
@@ -27,8 +29,6 @@
   const SLACK = 1 + 1e-8; // covers binary64 rounding in quadrature, Fourier transform and power
   const LOWEST_DELTA = 1e-12; // smallest delta answered for
   const OUT_OF_GRID = 'This combination is beyond what the grid of this page can resolve.';
-  const SINE = Float64Array.from({ length: SIZE / 2 }, (_, k) => Math.sin((2 * Math.PI * k) / SIZE));
-  const COSINE = Float64Array.from({ length: SIZE / 2 }, (_, k) => Math.cos((2 * Math.PI * k) / SIZE));
   // Gauss-Legendre nodes and weights on [-1, 1]
   const RULE3 = [[-0.7745966692414834, 5 / 9], [0, 8 / 9], [0.7745966692414834, 5 / 9]];
   const RULE5 = [[-0.906179845938664, 0.23692688505618908], [-0.5384693101056831, 0.47862867049936647],
@@ -159,7 +159,8 @@
     return choices.find((choice, i) => choice.width <= 1.3 * narrow || (choices[i + 1]?.outside ?? 1) > BEYOND);
   }
 
-  /** Window of the composed loss outside which the tilted distribution has mass UPPER and LOWER; outside is the true mass above. */
+  /** Window of the composed loss: the tilted distribution has mass LOWER below and UPPER above it.
+   *  `outside` bounds the true probability above. */
   function windowOf(round, rounds, { tilt, up, down }) {
     const moment = logMoment(round, tilt);
     const low = edge(round, rounds, tilt, moment, -down, LOWER);
@@ -170,9 +171,18 @@
     return { moment, low, high, width: high - low, outside };
   }
 
-  /** In-place radix-2 Fourier transform of SIZE points; the inverse is not scaled. */
+  const waves = {};
+  /** Cosines and sines of the multiples of 1/size turn, computed once. */
+  function wave(size) {
+    const table = (f) => Float64Array.from({ length: size / 2 }, (_, k) => f((2 * Math.PI * k) / size));
+    if (!waves[size]) waves[size] = [table(Math.cos), table(Math.sin)];
+    return waves[size];
+  }
+
+  /** In-place radix-2 Fourier transform; the inverse is not scaled. */
   function fourier(re, im, inverse) {
     const n = re.length;
+    const [cosine, sine] = wave(n);
     for (let i = 1, j = 0; i < n; i++) {
       let bit = n >> 1;
       for (; j & bit; bit >>= 1) j ^= bit;
@@ -181,8 +191,8 @@
     }
     for (let half = 1, stride = n / 2; half < n; half *= 2, stride /= 2) {
       for (let k = 0; k < half; k++) {
-        const c = COSINE[k * stride];
-        const s = inverse ? SINE[k * stride] : -SINE[k * stride];
+        const c = cosine[k * stride];
+        const s = inverse ? sine[k * stride] : -sine[k * stride];
         for (let a = k, b = k + half; a < n; a += 2 * half, b += 2 * half) {
           const x = re[b] * c - im[b] * s;
           const y = re[b] * s + im[b] * c;
@@ -196,7 +206,7 @@
   }
 
   /** Privacy profile of the composition in one direction: delta at the grid points low, low + 1, ... */
-  function compose(q, sigma, rounds, direction) {
+  function compose(q, sigma, rounds, direction, size) {
     const noise = support(q, sigma, rounds, direction === 'remove');
     const orders = chernoffOrders(oneRound(q, sigma, noise, noise.range / 1024), rounds);
     let round, box, points;
@@ -205,21 +215,21 @@
       round = oneRound(q, sigma, noise, step);
       box = windowOf(round, rounds, orders);
       points = box.width / step + 2;
-      const finest = Math.max(box.width / 0.9, noise.range) / (SIZE - 4);
-      if (points <= SIZE && step < 1.5 * finest) break;
+      const finest = Math.max(box.width / 0.9, noise.range) / (size - 4);
+      if (points <= size && step < 1.5 * finest) break;
       step = finest;
     }
-    if (!(points <= SIZE)) throw new RangeError(OUT_OF_GRID);
+    if (!(points <= size)) throw new RangeError(OUT_OF_GRID);
     // Tilting by exp(tilt * loss) before the transform keeps small probabilities above its rounding.
-    const re = new Float64Array(SIZE);
-    const im = new Float64Array(SIZE);
-    round.mass.forEach((m, k) => { re[k % SIZE] += m * Math.exp(orders.tilt * step * (round.low + k) - box.moment); });
+    const re = new Float64Array(size);
+    const im = new Float64Array(size);
+    round.mass.forEach((m, k) => { re[k % size] += m * Math.exp(orders.tilt * step * (round.low + k) - box.moment); });
     fourier(re, im, false);
-    for (let k = 0; k < SIZE; k++) {
-      const size = Math.exp((rounds / 2) * Math.log(re[k] * re[k] + im[k] * im[k]));
+    for (let k = 0; k < size; k++) {
+      const radius = Math.exp((rounds / 2) * Math.log(re[k] * re[k] + im[k] * im[k]));
       const angle = rounds * Math.atan2(im[k], re[k]);
-      re[k] = size * Math.cos(angle);
-      im[k] = size * Math.sin(angle);
+      re[k] = radius * Math.cos(angle);
+      im[k] = radius * Math.sin(angle);
     }
     fourier(re, im, true);
     const low = Math.floor(box.low / step);
@@ -227,22 +237,22 @@
     const moment = rounds * box.moment;
     const infinite = BEYOND + box.outside;
     // delta(low + j) = delta(low + j + 1) + (1 - exp(-step)) * weight[j]: only sums of positive terms
-    const deltas = new Float64Array(SIZE).fill(infinite);
-    const weight = new Float64Array(SIZE);
-    for (let j = SIZE - 2; j >= 0; j--) {
-      const index = (((origin + j + 1) % SIZE) + SIZE) % SIZE;
-      const mass = (Math.max(0, re[index]) / SIZE) * Math.exp(moment - orders.tilt * step * (low + j + 1));
+    const deltas = new Float64Array(size).fill(infinite);
+    const weight = new Float64Array(size);
+    for (let j = size - 2; j >= 0; j--) {
+      const index = (((origin + j + 1) % size) + size) % size;
+      const mass = (Math.max(0, re[index]) / size) * Math.exp(moment - orders.tilt * step * (low + j + 1));
       weight[j] = SLACK * mass + Math.exp(-step) * weight[j + 1];
       deltas[j] = deltas[j + 1] - Math.expm1(-step) * weight[j];
     }
-    return { deltas, weight, low, step, coarseness: (rounds * step * step) / 8 };
+    return { deltas, weight, low, step };
   }
 
   /** Smallest epsilon >= 0 that a composed curve certifies at a delta. */
   function epsilonOf({ deltas, weight, low, step }, delta) {
-    if (!(deltas[SIZE - 1] < delta)) throw new RangeError(OUT_OF_GRID);
+    if (!(deltas[deltas.length - 1] < delta)) throw new RangeError(OUT_OF_GRID);
     if (deltas[0] <= delta) return Math.max(0, low * step);
-    let [above, below] = [0, SIZE - 1]; // deltas[above] > delta >= deltas[below]
+    let [above, below] = [0, deltas.length - 1]; // deltas[above] > delta >= deltas[below]
     while (below - above > 1) {
       const middle = (above + below) >> 1;
       if (deltas[middle] > delta) above = middle;
@@ -256,8 +266,16 @@
   function deltaOf({ deltas, weight, low, step }, epsilon) {
     const j = Math.floor(epsilon / step) - low;
     if (j < 0) return 1;
-    if (j >= SIZE - 1) return deltas[SIZE - 1];
+    if (j >= deltas.length - 1) return deltas[deltas.length - 1];
     return Math.min(1, deltas[j + 1] - Math.expm1(epsilon - (low + j + 1) * step) * weight[j]);
+  }
+
+  /** Whether the grid may widen the binding direction by about 0.5 % or more (its variance: step^2 / 4 a round). */
+  function coarse(curves, direction, rounds) {
+    return [1e-2, 1e-4, 1e-6].some((level) => {
+      const [own, ...all] = [direction, ...DIRECTIONS].map((d) => epsilonOf(curves[d], level));
+      return own > 1e-4 && own >= Math.max(...all) && (rounds * curves[direction].step ** 2) / 4 > 5e-3 * own ** 2;
+    });
   }
 
   let cached = {};
@@ -266,8 +284,12 @@
     check({ samplingRate, noiseMultiplier, rounds });
     const name = [samplingRate, noiseMultiplier, rounds].join();
     if (cached.name !== name) {
-      const [remove, add] = DIRECTIONS.map((d) => compose(samplingRate, noiseMultiplier, rounds, d));
-      cached = { name, curves: { remove, add } };
+      const curves = {};
+      for (const d of DIRECTIONS) curves[d] = compose(samplingRate, noiseMultiplier, rounds, d, SIZE);
+      for (const d of DIRECTIONS.filter((direction) => coarse(curves, direction, rounds))) {
+        curves[d] = compose(samplingRate, noiseMultiplier, rounds, d, LARGE);
+      }
+      cached = { name, curves };
     }
     return cached.curves;
   }
@@ -368,7 +390,8 @@
     const id = `privacy-explorer-${++serial}`;
     const [left, right, top, bottom] = [66, 18, 36, 48];
     const height = Math.round(Math.min(400, Math.max(260, width * 0.55)));
-    const ends = (level) => Math.max(...DIRECTIONS.map((d) => epsilonOf(curves[d], Math.max(level, 2 * curves[d].deltas[SIZE - 1]))));
+    const floor = Math.max(...DIRECTIONS.map((d) => 2 * curves[d].deltas[curves[d].deltas.length - 1]));
+    const ends = (level) => Math.max(...DIRECTIONS.map((d) => epsilonOf(curves[d], Math.max(level, floor))));
     const [middle, high] = [ends(0.5), ends(LOWEST_DELTA)];
     const low = middle > high / 2 ? Math.max(0, middle - (high - middle) / 3) : 0;
     const x = (value) => left + ((value - low) / (high - low)) * (width - left - right);

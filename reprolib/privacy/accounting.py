@@ -36,41 +36,42 @@ GRID = 1e-4  # discretisation interval of the reported PLD accountant (its defau
 GRIDS = (1e-2, 1e-3, GRID)  # of a calibration, coarse to fine
 DIRECTIONS = (AdjacencyType.REMOVE, AdjacencyType.ADD)
 NOISE_RANGE = (0.05, 1e4)  # noise multipliers that the accountants are asked about
+MAX_POINTS = 2**23  # of a composed privacy-loss grid
 MIN_DELTA = 1e-12  # below this the discarded tail mass of the PLD accountant is no longer negligible
 ORDERS = [1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512, 1024]
 
 
-def _require(name: str, value: float, ok: bool, expected: str) -> None:
-    if not (isinstance(value, int | float | np.number) and math.isfinite(value) and ok):
-        raise ReproError(f"{name} = {value!r}: expected {expected}")
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "sampling_rate": (lambda x: 0 < x <= 1, "a rate in (0, 1]"),
+    "noise_multiplier": (
+        lambda x: NOISE_RANGE[0] <= x <= NOISE_RANGE[1],
+        f"a number in [{NOISE_RANGE[0]}, {NOISE_RANGE[1]:g}]",
+    ),
+    "rounds": (lambda x: x >= 1 and x == int(x), "a whole number, at least 1"),
+    "k": (lambda x: x >= 1 and x == int(x), "a whole number, at least 1"),
+    "delta": (lambda x: MIN_DELTA <= x < 1, f"a probability in [{MIN_DELTA}, 1)"),
+    "epsilon": (lambda x: x >= 0, "a number, at least 0"),
+    "target_epsilon": (lambda x: x > 0, "a number above 0"),
+    "tolerance": (lambda x: x > 0, "a number above 0"),
+    "alpha": (lambda x: x >= 0, "a number, at least 0"),
+    "scale": (lambda x: x > 0, "a number above 0"),
+}
 
 
-def check_parameters(
-    *,
-    sampling_rate: float | None = None,
-    noise_multiplier: float | None = None,
-    rounds: int | None = None,
-    delta: float | None = None,
-    epsilon: float | None = None,
-) -> None:
+def check_parameters(**values: Any) -> None:
     """Refuse parameters that no accountant can answer for.
 
+    Args:
+        values: parameters by name; the names and ranges are those of ``RANGES``.
+
     Raises:
-        ReproError: a value that is NaN, infinite or out of range; the message names the range.
+        ReproError: a value that is no number, NaN, infinite or out of range; the message names the range.
     """
-    low, high = NOISE_RANGE
-    if sampling_rate is not None:
-        _require("sampling_rate", sampling_rate, 0 < sampling_rate <= 1, "a rate in (0, 1]")
-    if noise_multiplier is not None:
-        in_range = low <= noise_multiplier <= high
-        _require("noise_multiplier", noise_multiplier, in_range, f"a number in [{low}, {high:g}]")
-    if rounds is not None:
-        whole = not isinstance(rounds, bool) and rounds == int(rounds) if math.isfinite(rounds) else False
-        _require("rounds", rounds, whole and rounds >= 1, "a whole number, at least 1")
-    if delta is not None:
-        _require("delta", delta, MIN_DELTA <= delta < 1, f"a probability in [{MIN_DELTA}, 1)")
-    if epsilon is not None:
-        _require("epsilon", epsilon, epsilon > 0, "a number above 0")
+    for name, value in values.items():
+        in_range, expected = RANGES[name]
+        number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        if not (number and math.isfinite(value) and in_range(value)):
+            raise ReproError(f"{name} = {value!r}: expected {expected}")
 
 
 @lru_cache(maxsize=64)
@@ -86,11 +87,13 @@ def subsampled_gaussian(
     """
     check_parameters(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds)
     if sampling_rate == 1:  # T Gaussian releases are one, with sqrt(T) less noise
+        _check_size(20 * math.sqrt(rounds) / noise_multiplier / grid)
         return from_gaussian_mechanism(
             noise_multiplier / math.sqrt(rounds), value_discretization_interval=grid
         )
-    remove, add = (_one_round(noise_multiplier, sampling_rate, d, grid) for d in DIRECTIONS)
-    return PrivacyLossDistribution(remove, add).self_compose(int(rounds))
+    return PrivacyLossDistribution(
+        *(_composed(noise_multiplier, sampling_rate, int(rounds), d, grid) for d in DIRECTIONS)
+    )
 
 
 def laplace_count(*, scale: float) -> PrivacyLossDistribution:
@@ -98,7 +101,7 @@ def laplace_count(*, scale: float) -> PrivacyLossDistribution:
 
     Source: SAGE, Algorithm 1, line 1.
     """
-    _require("scale", scale, scale > 0, "a number above 0")
+    check_parameters(scale=scale)
     return from_laplace_mechanism(scale, value_discretization_interval=GRID)
 
 
@@ -165,7 +168,7 @@ def delta(
     """
     if accountant != "pld":
         raise ReproError(f"accountant = {accountant!r}: delta is computed by 'pld' only")
-    _require("epsilon", epsilon, epsilon >= 0, "a number, at least 0")
+    check_parameters(epsilon=epsilon)
     run = subsampled_gaussian(
         sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds
     )
@@ -256,8 +259,7 @@ def hockey_stick(
 
     Source: DP-GRPO, Definition 2, equations 5 and 6.
     """
-    check_parameters(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier)
-    _require("alpha", alpha, alpha >= 0, "a number, at least 0")
+    check_parameters(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, alpha=alpha)
     if direction not in ("remove", "add"):
         raise ReproError(f"direction = {direction!r}: expected 'remove' or 'add'")
     q, sigma = sampling_rate, noise_multiplier
@@ -306,15 +308,36 @@ class _VectorisedGaussianLoss(privacy_loss_mechanism.GaussianPrivacyLoss):
         return np.clip(np.exp(upper) - np.exp(eps + lower), 0, 1)
 
 
-def _one_round(
-    noise_multiplier: float, sampling_rate: float, direction: AdjacencyType, grid: float
+def _composed(
+    noise_multiplier: float, sampling_rate: float, rounds: int, direction: AdjacencyType, grid: float
 ) -> pld_pmf.PLDPmf:
-    """Pessimistic connect-the-dots discretisation of one round in one direction."""
+    """Privacy losses of the rounds in one direction: connect-the-dots, then self-composition.
+
+    Raises:
+        ReproError: the composed distribution would not fit into memory.
+    """
     loss = _VectorisedGaussianLoss(noise_multiplier, sampling_prob=sampling_rate, adjacency_type=direction)
     bounds = loss.connect_dots_bounds()
     low, high = math.floor(bounds.epsilon_lower / grid), math.ceil(bounds.epsilon_upper / grid)
     deltas = loss.get_delta_for_epsilon(np.arange(low, high + 1) * grid)
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, low, high, deltas)
+    one_round = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, low, high, deltas)
+    probabilities = one_round.to_dense_pmf()._probs
+    support = np.arange(len(probabilities))
+    variance = float(probabilities @ support**2 - (probabilities @ support) ** 2)
+    # width that dp-accounting's Chernoff bounds leave after truncation, at the best of its twenty orders
+    size, spread = len(probabilities), max(variance, 0.0) * rounds
+    order = min(max(size * math.sqrt(70 / (spread + 1e-9)), 1), 20)
+    _check_size(spread * order / size + 70 * size / order)
+    return one_round.self_compose(rounds)
+
+
+def _check_size(points: float) -> None:
+    """Refuse a composed loss whose grid would not fit into memory."""
+    if points > MAX_POINTS:
+        raise ReproError(
+            "the privacy loss is too wide for the PLD accountant, its epsilon would be in the hundreds: "
+            "use more noise or fewer rounds"
+        )
 
 
 def calibrate_noise_multiplier(
@@ -333,12 +356,17 @@ def calibrate_noise_multiplier(
 
     Source: DP-GRPO, Section VI-C.
     """
-    check_parameters(sampling_rate=sampling_rate, rounds=rounds, delta=delta, epsilon=target_epsilon)
-    _require("tolerance", tolerance, tolerance > 0, "a number above 0")
+    check_parameters(
+        sampling_rate=sampling_rate, rounds=rounds, target_epsilon=target_epsilon, delta=delta,
+        tolerance=tolerance,
+    )  # fmt: skip
 
     def gap(sigma: float, grid: float, direction: AdjacencyType) -> float:
-        one_round = _one_round(sigma, min(sampling_rate, 1 - 1e-16), direction, grid)
-        return float(one_round.self_compose(int(rounds)).get_epsilon_for_delta(delta)) - target_epsilon
+        try:
+            losses = _composed(sigma, min(sampling_rate, 1 - 1e-12), int(rounds), direction, grid)
+        except ReproError:
+            return math.inf
+        return float(losses.get_epsilon_for_delta(delta)) - target_epsilon
 
     sigma = _bracketed_root(lambda x: max(gap(x, GRIDS[0], d) for d in DIRECTIONS), target_epsilon)
     binding, other = sorted(DIRECTIONS, key=lambda d: -gap(sigma, GRIDS[0], d))
@@ -393,7 +421,7 @@ def gaussian_noise_multiplier(*, target_epsilon: float, delta: float) -> float:
 
     Source: PrivDPO, Appendix D.1, after Balle and Wang (2018), Theorem 8.
     """
-    check_parameters(delta=delta, epsilon=target_epsilon)
+    check_parameters(target_epsilon=target_epsilon, delta=delta)
 
     def gap(sigma: float) -> float:
         a, b = 1 / (2 * sigma), target_epsilon * sigma
@@ -412,8 +440,9 @@ def group_privacy(epsilon: float, delta: float, k: int) -> tuple[float, float]:
 
     Source: DP-GRPO, Proposition 1 and its proof.
     """
-    check_parameters(epsilon=epsilon, rounds=k)
-    _require("delta", delta, 0 <= delta <= 1, "a probability in [0, 1]")
+    check_parameters(epsilon=epsilon, k=k)
+    if not 0 <= delta <= 1:
+        raise ReproError(f"delta = {delta!r}: expected a probability in [0, 1]")
     exponents = epsilon * np.arange(k)
     factor = math.inf if exponents[-1] > 700 else float(np.exp(exponents).sum())
     return k * epsilon, min(1.0, delta * factor) if delta else 0.0
