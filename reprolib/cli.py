@@ -42,9 +42,7 @@ def chapter(
 
     path = chapters.notebook(number)
     given = _assignments(parameter or [])
-    where = output or root() / "book" / "executed" / (
-        path.name if not given else f"variants/{path.name}"
-    )
+    where = output or root() / "book" / "executed" / (path.name if not given else f"variants/{path.name}")
     done = chapters.execute(number, {"tier": tier, **given}, where)
     console.print(f"executed: {done}", soft_wrap=True)
 
@@ -88,9 +86,7 @@ def claims(
     if status is not None and status not in ledger.MEANING:
         raise ReproError(f"unknown status {status!r}: expected one of {', '.join(ledger.MEANING)}")
     cells = published.load(*([paper] if paper else []))
-    verdicts = ledger.ledger(
-        ledger.load(cells, *([paper] if paper else [])), root() / "book" / "results"
-    )
+    verdicts = ledger.ledger(ledger.load(cells, *([paper] if paper else [])), root() / "book" / "results")
     chosen = [v for v in verdicts if status in (None, v.status)]
     if as_json:
         print(json.dumps([v.row() for v in chosen], indent=1, default=float))
@@ -132,7 +128,7 @@ def _doctor_rows() -> list[tuple[str, str, str]]:
          + "; data " + (", ".join(sets) or "missing: set REPROLIB_DATA to a folder of data sets")),
         ("tier paper", "ready" if gpu and vllm else "not ready",
          "needs a GPU" + (f" ({gpu})" if gpu else " (none found)") + " and the rollout engine"),
-        ("GPU", gpu or "none", "chapters run on the CPU at tier micro" if not gpu else "tiers small and paper"),
+        ("GPU", gpu or "none", "tiers small and paper" if gpu else "chapters run on the CPU at tier micro"),
         ("rollout engine (vLLM)", "present" if vllm else "missing", "`make vllm` installs it"),
         ("browser tests", chromium or "no Chromium", "`make test` drives the built book with it"),
         ("cores, memory", f"{os.cpu_count()}, {memory:.0f} GiB", "CORES=n chapters at once"),

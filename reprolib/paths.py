@@ -14,7 +14,5 @@ def root() -> Path:
     """
     home = Path(os.environ.get("REPROLIB_HOME") or Path(__file__).resolve().parents[1])
     if not (home / "data" / "claims").is_dir():
-        raise ReproError(
-            f"no data/claims under {home}: set REPROLIB_HOME to a checkout of the repository"
-        )
+        raise ReproError(f"no data/claims under {home}: set REPROLIB_HOME to a checkout of the repository")
     return home

@@ -2,7 +2,17 @@
 
 import ast
 
-LEVELS = {"errors": 0, "paths": 0, "privacy": 1, "tasks": 1, "lm": 1, "learn": 2, "runs": 3, "evidence": 4, "cli": 5}
+LEVELS = {
+    "errors": 0,
+    "paths": 0,
+    "privacy": 1,
+    "tasks": 1,
+    "lm": 1,
+    "learn": 2,
+    "runs": 3,
+    "evidence": 4,
+    "cli": 5,
+}
 
 
 def imported_rooms(path):

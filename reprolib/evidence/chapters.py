@@ -7,6 +7,7 @@ against the tagged cell before papermill runs; in the notebook, ``Chapter`` echo
 
 import ast
 import hashlib
+import html
 import importlib.metadata
 import json
 import os
@@ -252,6 +253,8 @@ def unpaired() -> list[str]:
 class Chapter:
     """A chapter while it runs: its effective parameters, its claims, and the file it writes at the end.
 
+    Use::
+
         chapter = Chapter("02", tier=tier, target_epsilon=target_epsilon)
         ...
         chapter.measure("dp_grpo.s_vi_c.pld_default", value=0.1)
@@ -272,6 +275,18 @@ class Chapter:
         self.measured: dict[str, Outcome] = {}
         self.values: dict[str, Any] = {}
         self._start = time.monotonic()
+
+    def _repr_html_(self) -> str:
+        declared = parameters(self.path)
+        lines = "".join(
+            f"<tr><td><code>{name}</code></td><td>{html.escape(str(value))}</td>"
+            f"<td>{html.escape(declared[name].help)}</td></tr>"
+            for name, value in self.parameters.items()
+        )
+        return (
+            '<table class="data parameters"><caption>Effective parameters</caption><thead><tr>'
+            f"<th>name</th><th>value</th><th>meaning</th></tr></thead><tbody>{lines}</tbody></table>"
+        )
 
     @property
     def default(self) -> bool:

@@ -129,7 +129,9 @@ class TableRule(_Strict):
     def matches(self, cell: Cell) -> bool:
         """Whether the rule speaks of this cell."""
         tail = cell.id.split(".", 2)[2]
-        return cell.table == self.table and (cell.value is None) == self.text and fnmatchcase(tail, self.cells)
+        return (
+            cell.table == self.table and (cell.value is None) == self.text and fnmatchcase(tail, self.cells)
+        )
 
     def claim(self, cell: Cell) -> Claim:
         """The claim that the rule makes of a cell."""
@@ -165,7 +167,11 @@ class ClaimsFile(_Strict):
 def _explain(error: ValidationError) -> str:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg'].removeprefix('Value error, ')}" if place else first["msg"].removeprefix("Value error, ")
+    return (
+        f"{place}: {first['msg'].removeprefix('Value error, ')}"
+        if place
+        else first["msg"].removeprefix("Value error, ")
+    )
 
 
 def _table_claims(file: ClaimsFile, published: Published, name: str) -> list[Claim]:
@@ -175,7 +181,9 @@ def _table_claims(file: ClaimsFile, published: Published, name: str) -> list[Cla
             continue
         rules = [rule for rule in file.tables if rule.matches(cell)]
         if len(rules) != 1:
-            raise ReproError(f"{name}: cell {cell.id} is matched by {len(rules)} table rules; it needs exactly one")
+            raise ReproError(
+                f"{name}: cell {cell.id} is matched by {len(rules)} table rules; it needs exactly one"
+            )
         try:
             claims.append(rules[0].claim(cell))
         except ValidationError as error:
@@ -326,7 +334,9 @@ def ledger(claims: Iterable[Claim], results: Path) -> list[Verdict]:
             if content["tier"] != "smoke":
                 chapters[path.stem] = content
         except (json.JSONDecodeError, KeyError, TypeError):
-            raise ReproError(f"{path} is not a chapter's results file: remove it and run `make book`") from None
+            raise ReproError(
+                f"{path} is not a chapter's results file: remove it and run `make book`"
+            ) from None
     verdicts = []
     for claim in claims:
         chapter = chapters.get(claim.chapter or "", {})

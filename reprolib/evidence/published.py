@@ -130,7 +130,7 @@ class Published:
             [vars(c) for c in self if (c.paper, c.table) == (paper, table)],
             columns=["id", "row", "column", "quantity", "unit", "value", "low", "high", "text"],
         ).set_index("id")
-        return frame.astype({name: "float64" for name in ("value", "low", "high")})
+        return frame.astype(dict.fromkeys(("value", "low", "high"), "float64"))
 
 
 def _number(text: str, place: str) -> Decimal | None:

@@ -3,7 +3,6 @@
 import importlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +16,13 @@ from reprolib.evidence.published import PAPERS
 from reprolib.paths import root
 
 GENERATED = "book/reference/generated"
-# MathJax's speech files: no page of this book loads them, and they outweigh all its pages together.
-UNUSED = ("_static/sphinx-mathjax-offline/mathjax/sre",)
+# Scripts that the theme puts on every page and no page needs: a live kernel from another host (declared twice,
+# which is an error in the console), and a megabyte of icon paths that the icon fonts draw as well.
+UNNEEDED = re.compile(
+    r"<script[^>]*>[^<]*THEBE_JS_URL[^<]*</script>"
+    r"|<script[^>]*sphinx-thebe\.js[^>]*></script>"
+    r"|<script[^>]*fontawesome/[^>]*/js/all\.min\.js[^>]*></script>"
+)
 
 
 def build() -> Path:
@@ -30,8 +34,8 @@ def build() -> Path:
     chapters.write_atomically(root() / GENERATED / "equations.md", equations_page())
     chapters.write_atomically(root() / GENERATED / "statistics.md", statistics_page())
     command = [
-        sys.executable, "-m", "jupyter_book", "build", str(root()), "--path-output", str(root() / "book"),
-        "-n", "-W", "--keep-going", "-q",
+        str(Path(sys.executable).with_name("jupyter-book")), "build", str(root()),
+        "--path-output", str(root() / "book"), "-n", "-W", "--keep-going", "-q",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=root(), capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr, sep="\n")
@@ -39,8 +43,10 @@ def build() -> Path:
         warnings = [line for line in done.stderr.splitlines() if re.search("WARNING|ERROR", line)]
         raise ReproError(f"the book did not build: {(warnings or ['see above'])[0]}")
     pages = root() / "book" / "_build" / "html"
-    for name in UNUSED:
-        shutil.rmtree(pages / name, ignore_errors=True)
+    for page in pages.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        if UNNEEDED.search(text):
+            chapters.write_atomically(page, UNNEEDED.sub("", text))
     return pages / "index.html"
 
 
@@ -64,7 +70,8 @@ def equations_page() -> str:
         chapter = chapters.notebook(entry["chapter"]).stem
         lines.append(
             f"| {PAPERS[entry['paper']]} | {entry['statement']} | "
-            f"[{entry['chapter']}](../../executed/{chapter}) | `{entry['function']}` | `{name}` in `{module}` |"
+            f"[{entry['chapter']}](../../executed/{chapter}) | `{entry['function']}` | "
+            f"`{name}` in `{module}` |"
         )
     return "\n".join(lines) + "\n"
 

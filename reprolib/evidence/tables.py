@@ -67,7 +67,8 @@ def verdicts(found: Iterable[Verdict], *, caption: str = "", detail: bool = True
 def legend() -> HTML:
     """What each verdict means."""
     items = "".join(
-        f'<dt><span class="verdict {status}">{status.replace("-", " ")}</span></dt><dd>{html.escape(text)}</dd>'
+        f'<dt><span class="verdict {status}">{status.replace("-", " ")}</span></dt>'
+        f"<dd>{html.escape(text)}</dd>"
         for status, text in MEANING.items()
     )
     return HTML(f'<dl class="verdict-legend">{items}</dl>')

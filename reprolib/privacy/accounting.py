@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -169,15 +170,11 @@ def delta(
     if accountant != "pld":
         raise ReproError(f"accountant = {accountant!r}: delta is computed by 'pld' only")
     check_parameters(epsilon=epsilon)
-    run = subsampled_gaussian(
-        sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds
-    )
+    run = subsampled_gaussian(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds)
     return float(run.get_delta_for_epsilon(epsilon))
 
 
-def replace_one_epsilon(
-    *, sampling_rate: float, noise_multiplier: float, rounds: int, delta: float
-) -> float:
+def replace_one_epsilon(*, sampling_rate: float, noise_multiplier: float, rounds: int, delta: float) -> float:
     """Epsilon when one record is replaced by another, accounted directly instead of by Corollary 1.
 
     Source: DP-GRPO, Appendix A-E.
@@ -272,7 +269,7 @@ def hockey_stick(
 
     reach = 12 * sigma
     kinks = sorted({-reach, 0.0, 0.5, 1.0, 1 + reach, *_kink(q, sigma, alpha, direction)})
-    parts = [integrate.quad(excess, a, b, limit=200)[0] for a, b in zip(kinks, kinks[1:], strict=False)]
+    parts = [integrate.quad(excess, a, b, limit=200)[0] for a, b in pairwise(kinks)]
     return float(sum(parts))
 
 
@@ -320,8 +317,9 @@ def _composed(
     bounds = loss.connect_dots_bounds()
     low, high = math.floor(bounds.epsilon_lower / grid), math.ceil(bounds.epsilon_upper / grid)
     deltas = loss.get_delta_for_epsilon(np.arange(low, high + 1) * grid)
-    one_round = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, low, high, deltas)
-    probabilities = one_round.to_dense_pmf()._probs
+    # dense, because the library composes its sparse form in a loop over the rounds
+    one_round = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, low, high, deltas).to_dense_pmf()
+    probabilities = one_round._probs
     support = np.arange(len(probabilities))
     variance = float(probabilities @ support**2 - (probabilities @ support) ** 2)
     # width that dp-accounting's Chernoff bounds leave after truncation, at the best of its twenty orders
@@ -387,7 +385,9 @@ def _bracketed_root(gap: Callable[[float], float], target: float) -> float:
     while gap(upper) > 0:
         upper *= 2
         if upper > high:
-            raise ReproError(f"no noise multiplier up to {high:g} gives epsilon {target:g}: raise it, or delta")
+            raise ReproError(
+                f"no noise multiplier up to {high:g} gives epsilon {target:g}: raise it, or delta"
+            )
     lower = upper / 2
     while gap(lower) <= 0:
         lower, upper = lower / 2, lower

@@ -2,7 +2,7 @@
 
 Guarantee: with a private ``EntropySource``, ``plan.rounds`` releases of one ``GaussianSum`` over batches
 drawn by one ``PoissonSampler`` are (epsilon, delta)-DP for the plan's unit, epsilon = ``plan.epsilon()``,
-under the assumptions A1 to A4 of DP-GRPO, Section VI-A.
+under the assumptions A1 to A4 of DP-GRPO, Section VI-A::
 
     sampler = PoissonSampler(plan, EntropySource.private())
     total = GaussianSum(plan, EntropySource.private(), like=parameters)

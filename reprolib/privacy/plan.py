@@ -56,7 +56,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.population, int) and self.population >= 1):
-            raise ReproError(f"population = {self.population!r}: expected a whole number of slots, at least 1")
+            raise ReproError(
+                f"population = {self.population!r}: expected a whole number of slots, at least 1"
+            )
         if not 0 < self.expected_batch_size <= self.population:
             raise ReproError(
                 f"expected_batch_size = {self.expected_batch_size!r}: expected more than 0 and at most "
@@ -150,9 +152,7 @@ class PrivacyCard:
     def guarantee(self) -> bool:
         """Whether epsilon may be called a guarantee."""
         return (
-            not self.replayable
-            and math.isfinite(self.epsilon)
-            and self.sampling_run == self.sampling_assumed
+            not self.replayable and math.isfinite(self.epsilon) and self.sampling_run == self.sampling_assumed
         )
 
     @property
@@ -206,4 +206,7 @@ class PrivacyCard:
             for label, text in self.rows()
         )
         state = "guarantee" if self.guarantee else "no-guarantee"
-        return f'<table class="privacy-card {state}"><caption>Privacy card</caption><tbody>{lines}</tbody></table>'
+        return (
+            f'<table class="privacy-card {state}"><caption>Privacy card</caption>'
+            f"<tbody>{lines}</tbody></table>"
+        )

@@ -1,4 +1,5 @@
 import math
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,6 @@ from reprolib.errors import ReproError
 from reprolib.evidence import checks, published
 from reprolib.evidence.checks.common import formula
 from reprolib.evidence.published import Cell, Published
-from decimal import Decimal
 
 
 def cell(name, value, low=None, high=None, quantity="accuracy") -> Cell:
@@ -120,7 +120,7 @@ def test_patterns_of_different_length_are_refused():
 
 
 def test_an_unknown_check_lists_the_known_ones():
-    with pytest.raises(ReproError, match="unknown check 'guess'; known checks: measured, .*formula"):
+    with pytest.raises(ReproError, match=r"unknown check 'guess'; known checks: measured, .*formula"):
         checks.bind("guess", {})
 
 

@@ -151,7 +151,11 @@ def sage_file(root):
         (lambda f: f["tables"].append(copy.deepcopy(f["tables"][0])), "is matched by 2 table rules"),
         (
             lambda f: f["claims"][0].update(
-                kind="derived", chapter="41", published="1", check="same_as", args={"cell": "sage.t01.nobody.x"}
+                kind="derived",
+                chapter="41",
+                published="1",
+                check="same_as",
+                args={"cell": "sage.t01.nobody.x"},
             ),
             "no published cell",
         ),

@@ -171,9 +171,7 @@ def test_pld_is_at_most_rdp(n, m, sigma, rounds, pld, rdp, order):
 
 
 def test_two_runs_together_cost_less_than_the_sum_and_more_than_one():
-    run = accounting.subsampled_gaussian(
-        sampling_rate=MATH["sampling_rate"], noise_multiplier=1.0, rounds=50
-    )
+    run = accounting.subsampled_gaussian(sampling_rate=MATH["sampling_rate"], noise_multiplier=1.0, rounds=50)
     one = accounting.composed_epsilon(run, delta=1e-5)
     two = accounting.composed_epsilon(run, run, delta=1e-5)
     assert one < two < 2 * one
@@ -245,17 +243,13 @@ def test_a_parameter_out_of_range_is_named_with_its_range(name, value):
 
 @pytest.mark.parametrize("target", [0.0, -1.0, math.nan, math.inf])
 def test_a_target_epsilon_out_of_range_is_refused(target):
-    with pytest.raises(ReproError, match="epsilon = .*expected"):
-        accounting.calibrate_noise_multiplier(
-            sampling_rate=0.1, rounds=10, target_epsilon=target, delta=1e-5
-        )
+    with pytest.raises(ReproError, match=r"epsilon = .*expected"):
+        accounting.calibrate_noise_multiplier(sampling_rate=0.1, rounds=10, target_epsilon=target, delta=1e-5)
 
 
 def test_a_target_that_no_noise_in_range_reaches_is_refused():
     with pytest.raises(ReproError, match="less noise than"):
-        accounting.calibrate_noise_multiplier(
-            sampling_rate=0.001, rounds=1, target_epsilon=1e6, delta=0.5
-        )
+        accounting.calibrate_noise_multiplier(sampling_rate=0.001, rounds=1, target_epsilon=1e6, delta=0.5)
     with pytest.raises(ReproError, match="no noise multiplier"):
         accounting.calibrate_noise_multiplier(
             sampling_rate=1.0, rounds=10**9, target_epsilon=1e-6, delta=1e-10

@@ -60,7 +60,9 @@ def calibrated_noise_multiplier(published: Published, *, n: Any, m: Any, rounds:
     configuration = _configuration(published, n, m, rounds, delta)
     target = _number(published, target_epsilon)
     value = _calibrate(target_epsilon=target, **configuration)
-    return Outcome(value, detail=f"PLD bisection to epsilon {target:g} at {_shown(configuration)} = {value:.12g}")
+    return Outcome(
+        value, detail=f"PLD bisection to epsilon {target:g} at {_shown(configuration)} = {value:.12g}"
+    )
 
 
 @check
@@ -68,4 +70,6 @@ def gaussian_release_sigma(published: Published, *, epsilon: Any, delta: Any) ->
     """Noise multiplier of one Gaussian release by the analytic formula of Balle and Wang."""
     target, failure = _number(published, epsilon), _number(published, delta)
     value = accounting.gaussian_noise_multiplier(target_epsilon=target, delta=failure)
-    return Outcome(value, detail=f"analytic Gaussian at epsilon {target:g}, delta {failure:.6g} = {value:.6f}")
+    return Outcome(
+        value, detail=f"analytic Gaussian at epsilon {target:g}, delta {failure:.6g} = {value:.6f}"
+    )

@@ -233,7 +233,7 @@ def output_order(published: Published) -> Outcome:
 
 @check
 def deviation_bound(published: Published) -> Outcome:
-    """|psi w - psi| is at most 1 + 1/(e^eps - 1), and reaches it. Source: Appendix B.2, Equation 16."""
+    """The size of ``psi w - psi`` is at most 1 + 1/(e^eps - 1), and reaches it (Appendix B.2, eq. 16)."""
     pairs = ((max(abs(v - s) for v, _, _ in privdpo_pieces(e, s)), 1 + 1 / math.expm1(e)) for e, s in _grid())
     return _all_close(pairs, "max |psi w - psi| from 1 + 1/(e^eps - 1)")
 
@@ -340,7 +340,7 @@ def norm_bound(published: Published, *, factor: float) -> Outcome:
 
 @check
 def mean_axis_norm(published: Published) -> Outcome:
-    """||mean v|| is at most the square root of the largest eigenvalue of the mean of v v^T.
+    """The norm of mean v is at most the square root of the largest eigenvalue of the mean of v v^T.
 
     Source: Section 4.4, the bias term of RR. Random axes of three shapes; equality for equal axes.
     """
@@ -358,7 +358,7 @@ def mean_axis_norm(published: Published) -> Outcome:
 
 
 def bit_mechanisms(epsilon: float, count: int, seed: int, outputs: int = 4) -> list[Array]:
-    """Mechanisms on one bit, as rows P(output | bit), each ``epsilon``-private; the first is RR itself.
+    """Mechanisms on one bit, as rows P(output given bit), each ``epsilon``-private; the first is RR itself.
 
     A private mechanism on one bit is randomised response followed by a random map of its answer.
     """

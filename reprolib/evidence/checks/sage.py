@@ -40,7 +40,7 @@ def _update_terms(multiplier: float, *, gradient: NDArray[np.float64], direction
 
 @check
 def noise_floor(published: Published, *, signal: list[float], noise_std: float) -> Outcome:
-    """E[|u + xi|^2 / K given u] equals |u|^2 / K + tau^2 (Section Method, eq. 8)."""
+    """The mean of ``|u + xi|^2 / K`` given u is ``|u|^2 / K + tau^2`` (Section Method, eq. 8)."""
     u = np.asarray(signal)
     points, probability = _gaussian_grid(u.size)
     observed = float(probability @ ((u + noise_std * points) ** 2).mean(axis=1))
@@ -52,7 +52,7 @@ def noise_floor(published: Published, *, signal: list[float], noise_std: float) 
 @check
 def one_step_bound(published: Published, *, gradient: list[float], directions: int, noise_std: float,
                    multiplier: float) -> Outcome:  # fmt: skip
-    """Eq. 17 holds with equality on the quadratic L |theta|^2 / 2 for a multiplier fixed beforehand.
+    """Eq. 17 holds with equality on the quadratic ``L |theta|^2 / 2`` for a multiplier fixed beforehand.
 
     The two constants that the paper leaves open follow from Gaussian moments: R_K = (d + K + 1) / K and
     N_K = K d tau^2. Clipping is inactive.
