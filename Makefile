@@ -24,7 +24,7 @@ $(VENV)/.installed: requirements.txt requirements-dev.txt constraints.txt pyproj
 
 book: $(VENV)/.installed  ## execute the chapters that changed and build the HTML book
 	@$(BIN)/python -m reprolib.cli chapters --check-pairs
-	@$(BIN)/snakemake --cores $(CORES) --config tier=$(TIER) --rerun-incomplete --quiet rules progress -- book
+	@$(BIN)/snakemake --cores $(CORES) --config tier=$(TIER) --rerun-incomplete --quiet all -- book
 	@echo "The book: $(CURDIR)/$(HTML)/index.html"
 
 test: book  ## build the book, then run every test against it

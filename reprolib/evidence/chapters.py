@@ -14,6 +14,7 @@ import os
 import platform
 import resource
 import time
+import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -30,6 +31,9 @@ from reprolib.errors import ReproError
 from reprolib.evidence import claims, published
 from reprolib.evidence.checks import Outcome
 from reprolib.paths import root
+
+# a progress bar that no notebook of ours shows complains that it cannot be a widget
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 TIERS = {
     "smoke": "tests only: shows that the chapter runs",

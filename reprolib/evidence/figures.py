@@ -34,6 +34,11 @@ def lines(axes: Axes, curves: dict[str, tuple[Any, Any]], **kwargs: Any) -> None
         axes.plot(x, y, dash, color=colour, label=label, **kwargs)
 
 
+def show() -> None:
+    """Show the figure as the cell's only output, so that its caption and label belong to it."""
+    plt.show()
+
+
 def subplots(columns: int = 1, *, height: float = 4.0, **kwargs: Any) -> tuple[Figure, Any]:
     """A figure of the book's width with this many panels side by side."""
     return plt.subplots(1, columns, figsize=(7.2 if columns < 3 else 9.6, height), **kwargs)

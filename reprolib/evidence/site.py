@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,8 @@ def build() -> Path:
     done = subprocess.run(command, cwd=root(), capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr, sep="\n")
     if done.returncode:
+        # an incremental build repeats no warning: start anew, so that the next one reports it again
+        shutil.rmtree(root() / "book" / "_build", ignore_errors=True)
         warnings = [line for line in done.stderr.splitlines() if re.search("WARNING|ERROR", line)]
         raise ReproError(f"the book did not build: {(warnings or ['see above'])[0]}")
     pages = root() / "book" / "_build" / "html"

@@ -1,7 +1,7 @@
 """Tables for the pages: scrollable where wide, our value beside the published one."""
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -44,24 +44,45 @@ def printed(verdict: Verdict) -> str:
     return f"{claim.published}{interval} {claim.unit}".strip()
 
 
-def verdicts(found: Iterable[Verdict], *, caption: str = "", detail: bool = True) -> HTML:
-    """Claims with the published value, ours, the arithmetic and the verdict."""
-    rows = []
-    for verdict in found:
-        value = number(verdict.outcome.value) if verdict.outcome else ""
-        row = {
-            "claim": verdict.claim.statement,
-            "where": f"{PAPERS[verdict.claim.paper]}, {verdict.claim.where}",
-            "published": printed(verdict),
-            "here": value,
-            "verdict": verdict.status,
-        }
-        if detail:
-            note = verdict.claim.reason or ""
-            arithmetic = verdict.outcome.detail if verdict.outcome else ""
-            row["how"] = f"{arithmetic}. {note}".strip(". ") if arithmetic else note
-        rows.append(row)
-    return show(pd.DataFrame(rows), caption=caption)
+HEADER = ("claim", "published", "here", "verdict", "checked in")
+
+
+def verdict_row(verdict: Verdict, pages: Mapping[str, str] | None = None) -> str:
+    """One claim as a table row: statement and place, what is printed, what was found, the verdict and why.
+
+    Args:
+        pages: the page of each chapter in this edition, to link to.
+    """
+    claim, found = verdict.claim, verdict.outcome
+    why = ". ".join(text.rstrip(".") for text in (found.detail if found else "", claim.reason or "") if text)
+    chapter = claim.chapter or ""
+    if pages and chapter in pages:
+        chapter = f'<a href="{pages[chapter]}">{chapter}</a>'
+    place = f"{PAPERS[claim.paper]}, {claim.where}"
+    status = verdict.status
+    cells = (
+        f"{html.escape(claim.statement)}<br><small>{html.escape(place)}</small>",
+        html.escape(printed(verdict)),
+        number(found.value) if found else "",
+        f'<span class="verdict {status}">{status.replace("-", " ")}</span>'
+        + (f"<br><small>{html.escape(why)}</small>" if why else ""),
+        f"{chapter}<br><small>{claim.kind}</small>",
+    )
+    data = f'data-paper="{claim.paper}" data-kind="{claim.kind}" data-status="{status}"'
+    return f'<tr id="{claim.id}" {data}>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def verdicts(
+    found: Iterable[Verdict], *, caption: str = "", pages: Mapping[str, str] | None = None
+) -> HTML:
+    """Claims with the published value, ours, the verdict and the arithmetic behind it."""
+    head = "".join(f'<th scope="col">{name}</th>' for name in HEADER)
+    rows = "".join(verdict_row(verdict, pages) for verdict in found)
+    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    return HTML(
+        f'<div class="table-scroll" tabindex="0" role="region" aria-label="{html.escape(caption or "claims")}">'
+        f'<table class="data claims">{title}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
 
 
 def legend() -> HTML:
