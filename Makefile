@@ -23,12 +23,12 @@ $(VENV)/.installed: requirements.txt requirements-dev.txt constraints.txt pyproj
 	@touch $@
 
 book: $(VENV)/.installed  ## execute the chapters that changed and build the HTML book
-	@$(BIN)/python -m reprolib.cli chapters --check-pairs
-	@$(BIN)/snakemake --cores $(CORES) --config tier=$(TIER) --rerun-incomplete --quiet all -- book
+	@$(BIN)/python -m reprolib.cli chapters --check --tier $(TIER)
+	@$(BIN)/snakemake --cores $(CORES) --config tier=$(TIER) --rerun-incomplete --nolock --quiet all -- book
 	@echo "The book: $(CURDIR)/$(HTML)/index.html"
 
 test: book  ## build the book, then run every test against it
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(CORES)
 
 check: $(VENV)/.installed  ## linters and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

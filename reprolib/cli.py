@@ -49,12 +49,16 @@ def chapter(
 
 @app.command("chapters")
 def list_chapters(
-    check_pairs: Annotated[bool, typer.Option(help="fail if a .md and its .ipynb differ")] = False,
+    check: Annotated[
+        bool, typer.Option(help="fail on a bad tier or a .md that differs from its .ipynb")
+    ] = False,
+    tier: Annotated[str, typer.Option(help="the tier to check")] = "micro",
 ) -> None:
-    """List the chapters with their parameters, or check the pairs."""
+    """List the chapters with their parameters, or check what a build needs."""
     from reprolib.evidence import chapters
 
-    if check_pairs:
+    if check:
+        chapters.check_tier(tier)
         if bad := chapters.unpaired():
             raise ReproError(f"notebooks/{bad[0]}: the .md and the .ipynb differ; run `make pair`")
         return

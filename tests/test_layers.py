@@ -2,17 +2,8 @@
 
 import ast
 
-LEVELS = {
-    "errors": 0,
-    "paths": 0,
-    "privacy": 1,
-    "tasks": 1,
-    "lm": 1,
-    "learn": 2,
-    "runs": 3,
-    "evidence": 4,
-    "cli": 5,
-}
+ORDER = [["errors"], ["paths"], ["privacy", "tasks", "lm"], ["learn"], ["runs"], ["evidence"], ["cli"]]
+LEVELS = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 
 
 def imported_rooms(path):

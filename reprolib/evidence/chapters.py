@@ -29,7 +29,7 @@ from papermill.exceptions import PapermillExecutionError
 
 from reprolib.errors import ReproError
 from reprolib.evidence import claims, published
-from reprolib.evidence.checks import Outcome
+from reprolib.evidence.checks import MEASURED, Outcome
 from reprolib.paths import root
 
 # a progress bar that no notebook of ours shows complains that it cannot be a widget
@@ -148,9 +148,18 @@ def check_parameters(path: Path, given: dict[str, Any]) -> dict[str, Any]:
         typed = {name: declared[name].parse(value) for name, value in given.items()}
     except ReproError as error:
         raise ReproError(f"{error}{listing}") from None
-    if typed.get("tier", "micro") not in TIERS:
-        raise ReproError(f"unknown tier {typed['tier']!r}: expected one of {', '.join(TIERS)}")
+    check_tier(typed.get("tier", "micro"))
     return typed
+
+
+def check_tier(tier: str) -> None:
+    """Refuse an unknown tier.
+
+    Raises:
+        ReproError: names the known ones.
+    """
+    if tier not in TIERS:
+        raise ReproError(f"unknown tier {tier!r}: expected one of {', '.join(TIERS)}")
 
 
 def execute(number: str, given: dict[str, Any], output: Path) -> Path:
@@ -315,7 +324,7 @@ class Chapter:
         Raises:
             ReproError: the chapter has no such claim.
         """
-        known = [c.id for c in self.claims if c.check == claims.MEASURED]
+        known = [c.id for c in self.claims if c.check == MEASURED]
         if claim_id not in known:
             raise ReproError(f"chapter {self.number} has no measured claim {claim_id!r}; it has: {known}")
         self.measured[claim_id] = Outcome(value, low, high, detail)

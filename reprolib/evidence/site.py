@@ -17,8 +17,8 @@ from reprolib.evidence.published import PAPERS
 from reprolib.paths import root
 
 GENERATED = "book/reference/generated"
-# Scripts that the theme puts on every page and no page needs: a live kernel from another host (declared twice,
-# which is an error in the console), and a megabyte of icon paths that the icon fonts draw as well.
+# Scripts that the theme puts on every page and no page needs: a live kernel from another host (declared
+# twice, an error in the console), and a megabyte of icon paths that the icon fonts draw as well.
 UNNEEDED = re.compile(
     r"<script[^>]*>[^<]*THEBE_JS_URL[^<]*</script>"
     r"|<script[^>]*sphinx-thebe\.js[^>]*></script>"
@@ -63,18 +63,18 @@ def equations_page() -> str:
     lines = [
         "# From equation to test\n",
         "Where each definition, equation or algorithm of the papers is implemented, shown and tested.\n",
-        "| paper | statement | chapter | function | test |",
-        "| --- | --- | --- | --- | --- |",
+        "| statement | function | test |",
+        "| --- | --- | --- |",
     ]
     for entry in entries:
         _require_function(entry["function"])
         _require_test(entry["test"])
         module, _, name = entry["test"].partition("::")
-        chapter = chapters.notebook(entry["chapter"]).stem
+        page = f"[{entry['chapter']}](../../executed/{chapters.notebook(entry['chapter']).stem})"
+        function = entry["function"].removeprefix("reprolib.")
         lines.append(
-            f"| {PAPERS[entry['paper']]} | {entry['statement']} | "
-            f"[{entry['chapter']}](../../executed/{chapter}) | `{entry['function']}` | "
-            f"`{name}` in `{module}` |"
+            f"| {PAPERS[entry['paper']]}, {entry['statement']}; chapter {page} | `{function}` | "
+            f"`{name.replace('_', ' ')}` ({module}) |"
         )
     return "\n".join(lines) + "\n"
 

@@ -24,15 +24,20 @@ def show(frame: pd.DataFrame, *, caption: str = "", digits: int = 4, index: bool
     )
     title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
     body = body.replace("<thead>", f"{title}<thead>", 1)
-    label = html.escape(caption or "table")
-    return HTML(f'<div class="table-scroll" tabindex="0" role="region" aria-label="{label}">{body}</div>')
+    return _scrollable(body, caption or "table")
 
 
-def number(value: Any) -> str:
-    """A recomputed value as text: short, but with the digits that matter."""
+def _scrollable(table: str, label: str) -> HTML:
+    """A table in a region that scrolls by itself and can be reached by keyboard."""
+    name = html.escape(label)
+    return HTML(f'<div class="table-scroll" tabindex="0" role="region" aria-label="{name}">{table}</div>')
+
+
+def number(value: Any, printed_digits: int = 0) -> str:
+    """A recomputed value as text, with two digits more than the published one prints (at least five)."""
     if value is None or isinstance(value, bool):
         return {None: "", True: "holds", False: "fails"}[value]
-    return f"{value:.10g}" if abs(value) >= 1e-4 or value == 0 else f"{value:.3e}"
+    return f"{value:.{max(5, printed_digits + 2)}g}"
 
 
 def printed(verdict: Verdict) -> str:
@@ -60,10 +65,11 @@ def verdict_row(verdict: Verdict, pages: Mapping[str, str] | None = None) -> str
         chapter = f'<a href="{pages[chapter]}">{chapter}</a>'
     place = f"{PAPERS[claim.paper]}, {claim.where}"
     status = verdict.status
+    digits = len(claim.published.as_tuple().digits) if claim.published is not None else 0
     cells = (
         f"{html.escape(claim.statement)}<br><small>{html.escape(place)}</small>",
         html.escape(printed(verdict)),
-        number(found.value) if found else "",
+        number(found.value, digits) if found else "",
         f'<span class="verdict {status}">{status.replace("-", " ")}</span>'
         + (f"<br><small>{html.escape(why)}</small>" if why else ""),
         f"{chapter}<br><small>{claim.kind}</small>",
@@ -72,16 +78,14 @@ def verdict_row(verdict: Verdict, pages: Mapping[str, str] | None = None) -> str
     return f'<tr id="{claim.id}" {data}>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def verdicts(
-    found: Iterable[Verdict], *, caption: str = "", pages: Mapping[str, str] | None = None
-) -> HTML:
+def verdicts(found: Iterable[Verdict], *, caption: str = "", pages: Mapping[str, str] | None = None) -> HTML:
     """Claims with the published value, ours, the verdict and the arithmetic behind it."""
     head = "".join(f'<th scope="col">{name}</th>' for name in HEADER)
     rows = "".join(verdict_row(verdict, pages) for verdict in found)
     title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
-    return HTML(
-        f'<div class="table-scroll" tabindex="0" role="region" aria-label="{html.escape(caption or "claims")}">'
-        f'<table class="data claims">{title}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    return _scrollable(
+        f'<table class="data claims">{title}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>',
+        caption or "claims",
     )
 
 

@@ -11,6 +11,7 @@ Source: DP-GRPO, Sections III-C and VI-C, Appendix A-F.
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
@@ -224,9 +225,11 @@ def rdp(
             for order in grid
         ]
     finite = [(o, r) for o, r in zip(grid, curve, strict=True) if math.isfinite(r)]
-    found, order = opacus_rdp.get_privacy_spent(
-        orders=[o for o, _ in finite], rdp=[r for _, r in finite], delta=delta
-    )
+    with warnings.catch_warnings():  # the order that is returned says whether the grid was too short
+        warnings.filterwarnings("ignore", message="Optimal order is the")
+        found, order = opacus_rdp.get_privacy_spent(
+            orders=[o for o, _ in finite], rdp=[r for _, r in finite], delta=delta
+        )
     return RenyiBudget(float(found), float(order))
 
 
@@ -265,7 +268,7 @@ def hockey_stick(
         b = stats.norm.pdf(x, 0, sigma)
         a = (1 - q) * b + q * stats.norm.pdf(x, 1, sigma)
         upper, lower = (a, b) if direction == "remove" else (b, a)
-        return max(upper - alpha * lower, 0.0)
+        return max(float(upper - alpha * lower), 0.0)
 
     reach = 12 * sigma
     kinks = sorted({-reach, 0.0, 0.5, 1.0, 1 + reach, *_kink(q, sigma, alpha, direction)})

@@ -81,7 +81,8 @@ class EntropySource:
 
 def _system_uniform(size: int) -> NDArray[np.float64]:
     """53-bit uniform draws in [0, 1) from the operating system."""
-    return (np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)) * 2.0**-53
+    bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
+    return bits.astype(np.float64) * 2.0**-53
 
 
 class PoissonSampler:

@@ -211,9 +211,11 @@ def test_a_verdict_row_is_flat_and_keeps_printed_digits():
     assert json.dumps(row)
 
 
-def test_tolerances_are_only_given_with_a_reason(everything):
-    bare = [c.id for c in everything if c.tolerance is not None and not c.reason]
-    assert bare == []
+def test_a_tolerance_wider_than_the_printed_digits_has_a_reason(everything):
+    wide = [
+        c for c in everything if c.tolerance is not None and c.tolerance > published.half_unit(c.published)
+    ]
+    assert [c.id for c in wide if not c.reason] == []
 
 
 def test_published_claims_of_table_cells_are_the_printed_ones(cells, everything):

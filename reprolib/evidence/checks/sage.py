@@ -86,7 +86,7 @@ def oracle_scale(published: Published, *, signal: float, direction_risk: float, 
     risk = smoothness * learning_rate * (direction_risk * signal + noise_risk)
     formula = signal / risk
     bound = np.poly1d([learning_rate * risk / 2, -learning_rate * signal, 0.0])  # eq. 17 in m
-    found = optimize.minimize_scalar(bound).x  # type: ignore[no-untyped-call]
+    found = optimize.minimize_scalar(bound).x
     detail = f"numerical minimiser {found:.8g}, eq. 18 {formula:.8g}"
     return Outcome(math.isclose(found, formula, rel_tol=1e-6), detail=detail)
 
