@@ -43,9 +43,10 @@ def test_a_page_opens_without_errors_failed_or_external_requests_under_three_meg
     assert weight < 3_000_000
 
 
-@pytest.mark.parametrize("page", CHAPTERS)
+@pytest.mark.parametrize("page", [p for p in CHAPTERS if "40_" not in p])
 def test_maths_is_rendered_and_none_is_left_as_source(browser, page):
     browser.open(page)
+    assert browser.script("return document.querySelectorAll('article mjx-container').length") > 0
     sources = browser.script(
         "return [...document.querySelectorAll('article .math')].filter(e => !e.querySelector('mjx-container')).length"
     )
@@ -62,6 +63,7 @@ def test_every_figure_loads_and_has_alt_text_and_a_caption(browser, page):
         "return [...document.querySelectorAll('article img')].map(i => ({alt: i.alt, width: i.naturalWidth,"
         " caption: !!i.closest('figure, .cell_output')?.querySelector('figcaption')}))"
     )
+    assert len(images) >= 1
     for image in images:
         assert len(image["alt"]) > 40
         assert image["width"] > 0
@@ -103,6 +105,7 @@ def test_text_tables_and_verdicts_have_contrast_in_both_themes(browser, page, th
     browser.open(page, theme=theme)
     for selector in ("article p", "table.data td", "table.privacy-card td", ".verdict", "table.data small"):
         ratios = browser.script(CONTRAST, selector)
+        assert ratios or selector != "article p"
         assert all(ratio >= 4.5 for ratio in ratios), (selector, min(ratios))
 
 
@@ -128,15 +131,10 @@ def test_the_index_reads_without_scripts(browser):
 
 def test_solutions_are_folded_and_open_on_click(browser):
     browser.open("book/executed/01_privacy_units.html")
-    hidden = browser.script(
-        "return [...document.querySelectorAll('.solution.dropdown .section, .solution.dropdown section')]"
-        ".every(e => !e.checkVisibility() || e.getBoundingClientRect().height < 3)"
-    )
-    assert hidden
+    height = "document.querySelector('.solution.dropdown').getBoundingClientRect().height"
+    assert browser.script(f"return {height}") < 60
     browser.script("document.querySelector('.solution.dropdown .toggle-button').click()")
-    browser.wait(
-        "return document.querySelector('.solution.dropdown').getBoundingClientRect().height > 60"
-    )
+    browser.wait(f"return {height} > 100")
 
 
 def test_internal_links_lead_somewhere():
