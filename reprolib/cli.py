@@ -95,10 +95,12 @@ def claims(
     if as_json:
         print(json.dumps([v.row() for v in chosen], indent=1, default=float))
         return
-    table = Table("paper", *ledger.MEANING, "all")
-    for name in dict.fromkeys(v.claim.paper for v in chosen):
-        counts = Counter(v.status for v in chosen if v.claim.paper == name)
-        table.add_row(name, *(str(counts[s]) for s in ledger.MEANING), str(counts.total()))
+    papers = list(dict.fromkeys(v.claim.paper for v in chosen))
+    counts = Counter((v.status, v.claim.paper) for v in chosen)
+    table = Table("verdict", *papers, "all")
+    for name in ledger.MEANING:
+        row_counts = [counts[name, p] for p in papers]
+        table.add_row(name, *map(str, row_counts), str(sum(row_counts)))
     console.print(table)
     if status:
         for verdict in chosen:

@@ -63,19 +63,17 @@ def equations_page() -> str:
     lines = [
         "# From equation to test\n",
         "Where each definition, equation or algorithm of the papers is implemented, shown and tested.\n",
-        "| statement | function | test |",
-        "| --- | --- | --- |",
     ]
     for entry in entries:
         _require_function(entry["function"])
         _require_test(entry["test"])
         module, _, name = entry["test"].partition("::")
-        page = f"[{entry['chapter']}](../../executed/{chapters.notebook(entry['chapter']).stem})"
-        function = entry["function"].removeprefix("reprolib.")
-        lines.append(
-            f"| {PAPERS[entry['paper']]}, {entry['statement']}; chapter {page} | `{function}` | "
-            f"`{name.replace('_', ' ')}` ({module}) |"
-        )
+        stem = chapters.notebook(entry["chapter"]).stem
+        lines += [
+            f"{PAPERS[entry['paper']]}, {entry['statement']}",
+            f": `{entry['function']}`, in chapter [{entry['chapter']}](../../executed/{stem}),",
+            f"  pinned by `{name}` in `tests/{module}`\n",
+        ]
     return "\n".join(lines) + "\n"
 
 
