@@ -2,12 +2,12 @@
 import sys
 from pathlib import Path
 
-from reprolib.evidence import chapters
+from reprolib.evidence import notebooks
 
 TIER = config.get("tier", "micro")
-NUMBERS = chapters.numbers()
+NUMBERS = notebooks.numbers()
 LEDGER = "40"  # reads what the other chapters found
-STEM = {n: chapters.notebook(n).stem for n in NUMBERS}
+STEM = {n: notebooks.notebook(n).stem for n in NUMBERS}
 DATA = [str(p) for p in sorted(Path("data").rglob("*")) if p.suffix in (".csv", ".yml")]
 PAGES = [str(p) for p in sorted(Path("book").glob("*.md"))] + ["book/references.bib"]
 PAGES += [str(p) for p in sorted(Path("book/_static").glob("*"))]
@@ -18,7 +18,7 @@ PACKAGE = [str(p) for p in sorted(Path("reprolib").rglob("*.py"))]
 
 def chapter_inputs(wildcards):
     number = wildcards.stem[:2]
-    files = [f"notebooks/{wildcards.stem}.ipynb", *map(str, chapters.sources(number)), *DATA]
+    files = [f"notebooks/{wildcards.stem}.ipynb", *map(str, notebooks.sources(number)), *DATA]
     others = [r for r in RESULTS if r != f"book/results/{LEDGER}.json"]
     return files + (others if number == LEDGER else [])
 

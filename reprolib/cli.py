@@ -38,12 +38,12 @@ def chapter(
     output: Annotated[Path | None, typer.Option(help="the executed notebook")] = None,
 ) -> None:
     """Check a chapter's parameters, execute it and write its results file."""
-    from reprolib.evidence import chapters
+    from reprolib.evidence import notebooks
 
-    path = chapters.notebook(number)
+    path = notebooks.notebook(number)
     given = _assignments(parameter or [])
     where = output or root() / "book" / "executed" / (path.name if not given else f"variants/{path.name}")
-    done = chapters.execute(number, {"tier": tier, **given}, where)
+    done = notebooks.execute(number, {"tier": tier, **given}, where)
     console.print(f"executed: {done}", soft_wrap=True)
 
 
@@ -55,17 +55,17 @@ def list_chapters(
     tier: Annotated[str, typer.Option(help="the tier to check")] = "micro",
 ) -> None:
     """List the chapters with their parameters, or check what a build needs."""
-    from reprolib.evidence import chapters
+    from reprolib.evidence import notebooks
 
     if check:
-        chapters.check_tier(tier)
-        if bad := chapters.unpaired():
+        notebooks.check_tier(tier)
+        if bad := notebooks.unpaired():
             raise ReproError(f"notebooks/{bad[0]}: the .md and the .ipynb differ; run `make pair`")
         return
-    for number in chapters.numbers():
-        path = chapters.notebook(number)
+    for number in notebooks.numbers():
+        path = notebooks.notebook(number)
         console.print(f"[bold]{path.stem}[/bold]")
-        for item in chapters.parameters(path).values():
+        for item in notebooks.parameters(path).values():
             console.print(str(item), highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""Where the repository's folders are, whatever the working directory."""
+"""Where the repository's folders are, and how its files are written."""
 
 import os
 from pathlib import Path
@@ -16,3 +16,11 @@ def root() -> Path:
     if not (home / "data" / "claims").is_dir():
         raise ReproError(f"no data/claims under {home}: set REPROLIB_HOME to a checkout of the repository")
     return home
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from reprolib.errors import ReproError
-from reprolib.evidence import chapters
+from reprolib.evidence.notebooks import notebook
 from reprolib.evidence.published import PAPERS
-from reprolib.paths import root
+from reprolib.paths import root, write_atomically
 
 GENERATED = "book/reference/generated"
 # Scripts that the theme puts on every page and no page needs: a live kernel from another host (declared
@@ -32,8 +32,8 @@ def build() -> Path:
     Raises:
         ReproError: Jupyter Book reported a warning or an error.
     """
-    chapters.write_atomically(root() / GENERATED / "equations.md", equations_page())
-    chapters.write_atomically(root() / GENERATED / "statistics.md", statistics_page())
+    write_atomically(root() / GENERATED / "equations.md", equations_page())
+    write_atomically(root() / GENERATED / "statistics.md", statistics_page())
     command = [
         str(Path(sys.executable).with_name("jupyter-book")), "build", str(root()),
         "--path-output", str(root() / "book"), "-n", "-W", "--keep-going", "-q",
@@ -49,7 +49,7 @@ def build() -> Path:
     for page in pages.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         if UNNEEDED.search(text):
-            chapters.write_atomically(page, UNNEEDED.sub("", text))
+            write_atomically(page, UNNEEDED.sub("", text))
     return pages / "index.html"
 
 
@@ -68,7 +68,7 @@ def equations_page() -> str:
         _require_function(entry["function"])
         _require_test(entry["test"])
         module, _, name = entry["test"].partition("::")
-        stem = chapters.notebook(entry["chapter"]).stem
+        stem = notebook(entry["chapter"]).stem
         lines += [
             f"{PAPERS[entry['paper']]}, {entry['statement']}",
             f": `{entry['function']}`, in chapter [{entry['chapter']}](../../executed/{stem}),",
@@ -111,7 +111,7 @@ def statistics_page() -> str:
         content = json.loads(path.read_text(encoding="utf-8"))
         made = content["provenance"]
         versions |= {"python": made["python"], **made["packages"], "machine": made["machine"]}
-        stem = chapters.notebook(content["chapter"]).stem
+        stem = notebook(content["chapter"]).stem
         parameters = ", ".join(f"`{k}={v}`" for k, v in content["parameters"].items())
         lines.append(
             f"| [{stem}](../../executed/{stem}) | {content['tier']} | {made['seconds']} | "

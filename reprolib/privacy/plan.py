@@ -19,6 +19,7 @@ from typing import Any
 from reprolib.errors import ReproError
 from reprolib.privacy import accounting
 from reprolib.privacy.accounting import Accountant
+from reprolib.privacy.losses import check_parameters
 
 ADJACENCY = "add or remove one record"
 SAMPLING = "Poisson: an independent coin for every slot in every round"
@@ -67,8 +68,8 @@ class Plan:
         if not (self.clip_norm > 0 and math.isfinite(self.clip_norm)):
             raise ReproError(f"clip_norm = {self.clip_norm!r}: expected a finite number above 0")
         if self.noise_multiplier != 0:
-            accounting.check_parameters(noise_multiplier=self.noise_multiplier)
-        accounting.check_parameters(rounds=self.rounds, delta=self.delta)
+            check_parameters(noise_multiplier=self.noise_multiplier)
+        check_parameters(rounds=self.rounds, delta=self.delta)
 
     @classmethod
     def calibrated(

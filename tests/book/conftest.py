@@ -15,10 +15,11 @@ import pytest
 HTML = Path(__file__).resolve().parents[2] / "book" / "_build" / "html"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-extensions --disable-default-apps"
-).split()
+FLAGS = [
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--disable-extensions",
+    "--disable-default-apps",
+]  # fmt: skip
 
 
 def pages() -> list[str]:
@@ -35,9 +36,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 def site() -> Iterator[str]:
     if not (HTML / "index.html").is_file():
         pytest.skip("the book is not built: run `make book`")
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(HTML))
-    )
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(HTML)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()

@@ -11,7 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from reprolib.privacy import accounting  # noqa: E402
+from reprolib.privacy import accounting, losses  # noqa: E402
 
 # sampling rate, noise multiplier, rounds, delta
 CASES = [
@@ -52,7 +52,7 @@ def reference(sampling_rate: float, noise_multiplier: float, rounds: int, delta:
     epsilon = accounting.epsilon(**mechanism, delta=delta)
     if epsilon >= FINE_BELOW:
         return epsilon
-    return float(accounting.subsampled_gaussian(**mechanism, grid=FINE).get_epsilon_for_delta(delta))
+    return float(losses.subsampled_gaussian(**mechanism, grid=FINE).get_epsilon_for_delta(delta))
 
 
 def main() -> None:

@@ -7,60 +7,61 @@ import nbformat
 import papermill
 import pytest
 
+from reprolib import paths
 from reprolib.errors import ReproError
-from reprolib.evidence import chapters
+from reprolib.evidence import notebooks
 from reprolib.evidence.chapters import Chapter
 
 
 def test_this_edition_has_the_foundations_and_the_ledger():
-    assert chapters.numbers() == ["01", "02", "03", "40", "41"]
+    assert notebooks.numbers() == ["01", "02", "03", "40", "41"]
 
 
 def test_markdown_and_notebook_agree_cell_by_cell():
-    assert chapters.unpaired() == []
+    assert notebooks.unpaired() == []
 
 
 def test_a_pair_that_differs_is_noticed(tmp_path, monkeypatch, root):
     (tmp_path / "notebooks").mkdir()
     for suffix in (".md", ".ipynb"):
         shutil.copy(root / "notebooks" / f"01_privacy_units{suffix}", tmp_path / "notebooks")
-    monkeypatch.setattr(chapters, "root", lambda: tmp_path)
-    assert chapters.unpaired() == []
+    monkeypatch.setattr(notebooks, "root", lambda: tmp_path)
+    assert notebooks.unpaired() == []
     path = tmp_path / "notebooks" / "01_privacy_units.md"
     path.write_text(path.read_text().replace("# 01 ·", "# 01 : "))
-    assert chapters.unpaired() == ["01_privacy_units"]
+    assert notebooks.unpaired() == ["01_privacy_units"]
     path.unlink()
-    assert chapters.unpaired() == ["01_privacy_units"]
+    assert notebooks.unpaired() == ["01_privacy_units"]
 
 
-@pytest.mark.parametrize("number", chapters.numbers())
+@pytest.mark.parametrize("number", notebooks.numbers())
 def test_every_notebook_is_committed_without_outputs_and_with_the_python3_kernel(number):
-    book = nbformat.read(chapters.notebook(number), as_version=4)
+    book = nbformat.read(notebooks.notebook(number), as_version=4)
     assert book.metadata.kernelspec.name == "python3"
     assert all(not c.get("outputs") and c.get("execution_count") is None for c in book.cells)
 
 
-@pytest.mark.parametrize("number", chapters.numbers())
+@pytest.mark.parametrize("number", notebooks.numbers())
 def test_every_parameter_has_a_plain_type_and_a_help_text(number):
-    declared = chapters.parameters(chapters.notebook(number))
+    declared = notebooks.parameters(notebooks.notebook(number))
     assert "tier" in declared
     for item in declared.values():
-        assert item.type in chapters.TYPES
+        assert item.type in notebooks.TYPES
         assert len(item.help) > 10, item
 
 
-@pytest.mark.parametrize("number", chapters.numbers())
+@pytest.mark.parametrize("number", notebooks.numbers())
 def test_every_chapter_has_objectives_a_card_the_papermill_line_and_exercises(number):
-    text = chapters.notebook(number).with_suffix(".md").read_text()
+    text = notebooks.notebook(number).with_suffix(".md").read_text()
     for piece in (":class: objectives", "papermill notebooks/", ":::{exercise}", "class: dropdown"):
         assert piece in text, piece
     assert ".card(" in text or "PrivacyCard(" in text
     assert text.count(":::{exercise}") == text.count("minutes.)*")
 
 
-@pytest.mark.parametrize("number", chapters.numbers())
+@pytest.mark.parametrize("number", notebooks.numbers())
 def test_every_figure_has_a_caption_a_name_and_an_alt_text(number):
-    for cell in nbformat.read(chapters.notebook(number), as_version=4).cells:
+    for cell in nbformat.read(notebooks.notebook(number), as_version=4).cells:
         if cell.cell_type == "code" and "figures.subplots" in cell.source:
             meta = cell.metadata["mystnb"]
             assert meta["figure"]["caption"]
@@ -69,13 +70,13 @@ def test_every_figure_has_a_caption_a_name_and_an_alt_text(number):
             assert cell.source.rstrip().endswith("figures.show()")
 
 
-ACCOUNTING = chapters.notebook("02")
+ACCOUNTING = notebooks.notebook("02")
 
 
 def test_parameters_are_typed_as_declared():
     given = {"tier": "smoke", "target_epsilon": "4"}
-    assert chapters.check_parameters(ACCOUNTING, given) == {"tier": "smoke", "target_epsilon": 4.0}
-    assert chapters.check_parameters(ACCOUNTING, {"target_epsilon": "1e-1"}) == {"target_epsilon": 0.1}
+    assert notebooks.check_parameters(ACCOUNTING, given) == {"tier": "smoke", "target_epsilon": 4.0}
+    assert notebooks.check_parameters(ACCOUNTING, {"target_epsilon": "1e-1"}) == {"target_epsilon": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_parameters_are_typed_as_declared():
 )
 def test_a_bad_parameter_is_an_error_that_lists_the_valid_ones(given, message):
     with pytest.raises(ReproError, match=message) as caught:
-        chapters.check_parameters(ACCOUNTING, given)
+        notebooks.check_parameters(ACCOUNTING, given)
     if "tier 'huge'" not in message:
         assert "target_epsilon: float = 8.0" in str(caught.value)
         assert "budget to which" in str(caught.value)
@@ -98,9 +99,9 @@ def test_a_bad_parameter_is_an_error_that_lists_the_valid_ones(given, message):
 
 def test_an_unknown_chapter_lists_the_chapters():
     with pytest.raises(ReproError, match="no chapter '99': the chapters are 01, 02"):
-        chapters.notebook("99")
+        notebooks.notebook("99")
     with pytest.raises(ReproError, match="no chapter"):
-        chapters.notebook("../x")
+        notebooks.notebook("../x")
 
 
 @pytest.mark.parametrize("keep", [0, 100, -30])
@@ -108,15 +109,15 @@ def test_a_truncated_notebook_is_one_clear_line(tmp_path, keep):
     path = tmp_path / "01_x.ipynb"
     path.write_bytes(ACCOUNTING.read_bytes()[:keep])
     with pytest.raises(ReproError, match="is not a complete notebook"):
-        chapters.read(path)
+        notebooks.read(path)
     with pytest.raises(ReproError, match="cannot read"):
-        chapters.read(tmp_path / "missing.ipynb")
+        notebooks.read(tmp_path / "missing.ipynb")
 
 
 def test_bad_parameters_stop_before_anything_is_written(tmp_path):
     output = tmp_path / "deep" / "out.ipynb"
     with pytest.raises(ReproError):
-        chapters.execute("02", {"nobody": 1}, output)
+        notebooks.execute("02", {"nobody": 1}, output)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -124,7 +125,7 @@ def test_a_cell_that_fails_names_the_cell_and_leaves_no_finished_notebook(tmp_pa
     monkeypatch.setenv("REPROLIB_RESULTS", str(tmp_path / "results"))
     output = tmp_path / "out.ipynb"
     with pytest.raises(ReproError, match=r"chapter 02 failed in cell \d+: ReproError"):
-        chapters.execute("02", {"tier": "smoke", "target_epsilon": -1.0}, output)
+        notebooks.execute("02", {"tier": "smoke", "target_epsilon": -1.0}, output)
     assert not output.exists()
     assert not (tmp_path / "results").exists()
 
@@ -133,13 +134,13 @@ def test_no_write_permission_is_one_clear_line(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(ReproError, match="cannot write"):
-        chapters.execute("40", {"tier": "smoke"}, blocked / "out.ipynb")
+        notebooks.execute("40", {"tier": "smoke"}, blocked / "out.ipynb")
 
 
-@pytest.mark.parametrize("number", chapters.numbers())
+@pytest.mark.parametrize("number", notebooks.numbers())
 def test_every_chapter_runs_at_the_smoke_tier(number, tmp_path, monkeypatch):
     monkeypatch.setenv("REPROLIB_RESULTS", str(tmp_path))
-    output = chapters.execute(number, {"tier": "smoke"}, tmp_path / "out.ipynb")
+    output = notebooks.execute(number, {"tier": "smoke"}, tmp_path / "out.ipynb")
     executed = nbformat.read(output, as_version=4)
     assert not any(o.output_type == "error" for c in executed.cells for o in c.get("outputs", []))
     result = json.loads((tmp_path / f"{number}.json").read_text())
@@ -182,7 +183,7 @@ def test_changed_parameters_stay_out_of_the_ledger_folder(monkeypatch, tmp_path)
 
 
 def test_sources_of_a_chapter_are_the_modules_it_imports_and_no_others(root):
-    names = {str(p.relative_to(root)) for p in chapters.sources("02")}
+    names = {str(p.relative_to(root)) for p in notebooks.sources("02")}
     assert "reprolib/privacy/accounting.py" in names
     assert "reprolib/evidence/checks/sage.py" in names
     assert "reprolib/cli.py" not in names
@@ -190,21 +191,21 @@ def test_sources_of_a_chapter_are_the_modules_it_imports_and_no_others(root):
 
 
 def test_sources_hash_changes_with_a_source(monkeypatch, root):
-    before = chapters.sources_hash("02")
-    monkeypatch.setattr(chapters, "sources", lambda number: [])
-    assert chapters.sources_hash("02") != before
+    before = notebooks.sources_hash("02")
+    monkeypatch.setattr(notebooks, "sources", lambda number: [])
+    assert notebooks.sources_hash("02") != before
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "x.json"
-    chapters.write_atomically(path, "old")
+    paths.write_atomically(path, "old")
 
     def fail(self, target):
         raise OSError("disk full")
 
     monkeypatch.setattr("pathlib.Path.replace", fail)
     with pytest.raises(OSError, match="disk full"):
-        chapters.write_atomically(path, "new")
+        paths.write_atomically(path, "new")
     assert path.read_text() == "old"
 
 

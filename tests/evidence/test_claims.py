@@ -7,9 +7,9 @@ import yaml
 
 from reprolib.errors import ReproError
 from reprolib.evidence import checks, claims, published
-from reprolib.evidence.chapters import numbers
 from reprolib.evidence.checks import MEASURED, Outcome
 from reprolib.evidence.claims import Claim
+from reprolib.evidence.notebooks import numbers
 
 
 @pytest.fixture(scope="module")

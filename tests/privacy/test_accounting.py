@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from reprolib.errors import ReproError
-from reprolib.privacy import accounting
+from reprolib.privacy import accounting, losses
 
 MATH = {"sampling_rate": 128 / 6988, "rounds": 50, "delta": 1 / 69_880}
 REFERENCE = 0.4842404738068581
@@ -171,7 +171,7 @@ def test_pld_is_at_most_rdp(n, m, sigma, rounds, pld, rdp, order):
 
 
 def test_two_runs_together_cost_less_than_the_sum_and_more_than_one():
-    run = accounting.subsampled_gaussian(sampling_rate=MATH["sampling_rate"], noise_multiplier=1.0, rounds=50)
+    run = losses.subsampled_gaussian(sampling_rate=MATH["sampling_rate"], noise_multiplier=1.0, rounds=50)
     one = accounting.composed_epsilon(run, delta=1e-5)
     two = accounting.composed_epsilon(run, run, delta=1e-5)
     assert one < two < 2 * one
@@ -183,14 +183,14 @@ def test_two_runs_together_cost_less_than_the_sum_and_more_than_one():
 
 def test_a_laplace_count_alone_costs_one_over_its_scale():
     for scale in (0.5, 2.0, 10.0):
-        alone = accounting.composed_epsilon(accounting.laplace_count(scale=scale), delta=1e-12)
+        alone = accounting.composed_epsilon(losses.laplace_count(scale=scale), delta=1e-12)
         assert alone == pytest.approx(1 / scale, abs=2e-4)
 
 
 def test_a_released_count_raises_the_budget_by_at_most_its_own():
-    run = accounting.subsampled_gaussian(sampling_rate=0.05, noise_multiplier=1.0, rounds=20)
+    run = losses.subsampled_gaussian(sampling_rate=0.05, noise_multiplier=1.0, rounds=20)
     without = accounting.composed_epsilon(run, delta=1e-5)
-    with_count = accounting.composed_epsilon(run, accounting.laplace_count(scale=4.0), delta=1e-5)
+    with_count = accounting.composed_epsilon(run, losses.laplace_count(scale=4.0), delta=1e-5)
     assert without < with_count <= without + 0.25 + 1e-3
 
 
