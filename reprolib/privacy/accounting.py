@@ -10,13 +10,14 @@ privacy random variables (PRV), both from opacus, are cross-checks.
 Source: DP-GRPO, Sections III-C and VI-C, Appendix A-F.
 """
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from dp_accounting.pld.privacy_loss_distribution import (
@@ -31,6 +32,7 @@ from reprolib.errors import ReproError
 from reprolib.privacy.losses import (
     DIRECTIONS,
     GRID,
+    MIN_DELTA,
     NOISE_RANGE,
     check_parameters,
     composed,
@@ -41,7 +43,8 @@ Accountant = Literal["pld", "rdp", "prv"]
 Direction = Literal["remove", "add"]
 
 GRIDS = (1e-2, 1e-3, GRID)  # of a calibration, coarse to fine
-ORDERS = [1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512, 1024]
+PRV_ERROR = 1e-3  # of the PRV cross-check, in epsilon
+ORDERS: list[float] = [1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512, 1024]
 
 
 def composed_epsilon(*releases: PrivacyLossDistribution, delta: float) -> float:
@@ -86,7 +89,8 @@ def epsilon(
             sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds, delta=delta
         ).epsilon
     if accountant == "prv":
-        return _prv_epsilon(sampling_rate, noise_multiplier, int(rounds), delta)
+        accountant_prv = _prv(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds)
+        return float(accountant_prv.get_epsilon(delta, eps_error=PRV_ERROR))
     raise ReproError(f"accountant = {accountant!r}: expected 'pld', 'rdp' or 'prv'")
 
 
@@ -100,16 +104,33 @@ def delta(
 ) -> float:
     """Smallest delta that the accountant certifies at this epsilon: the privacy profile.
 
-    Only "pld" answers this question; the cross-checks are asked for epsilon.
+    Args:
+        accountant: "pld" (reported), "rdp" or "prv" (cross-checks).
 
     Raises:
-        ReproError: a parameter out of range, or another accountant.
+        ReproError: a parameter out of range, or an unknown accountant.
+
+    Source: DP-GRPO, Definition 2, equation 6.
     """
-    if accountant != "pld":
-        raise ReproError(f"accountant = {accountant!r}: delta is computed by 'pld' only")
-    check_parameters(epsilon=epsilon)
-    run = subsampled_gaussian(sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds)
-    return float(run.get_delta_for_epsilon(epsilon))
+    mechanism: dict[str, Any] = {
+        "sampling_rate": sampling_rate,
+        "noise_multiplier": noise_multiplier,
+        "rounds": rounds,
+    }
+    check_parameters(epsilon=epsilon, **mechanism)
+    if accountant == "pld":
+        return float(subsampled_gaussian(**mechanism).get_delta_for_epsilon(epsilon))
+    if accountant == "rdp":
+        # the conversion of Balle et al. (2020) solved for delta
+        exponents = (
+            (order - 1) * (renyi - epsilon + math.log1p(-1 / order)) - math.log(order)
+            for order, renyi in _renyi_curve(ORDERS, **mechanism)
+        )
+        return min(1.0, math.exp(min(exponents)))
+    if accountant == "prv":
+        losses = _prv(**mechanism)._get_dprv(eps_error=PRV_ERROR, delta_error=MIN_DELTA)
+        return min(1.0, float(losses.compute_delta_estimate(epsilon - PRV_ERROR)) + MIN_DELTA)
+    raise ReproError(f"accountant = {accountant!r}: expected 'pld', 'rdp' or 'prv'")
 
 
 def replace_one_epsilon(*, sampling_rate: float, noise_multiplier: float, rounds: int, delta: float) -> float:
@@ -155,35 +176,47 @@ def rdp(
     check_parameters(
         sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds, delta=delta
     )
-    grid = orders or ORDERS
-    with np.errstate(all="ignore"):
-        curve = [
-            _renyi(opacus_rdp.compute_rdp, sampling_rate, noise_multiplier, int(rounds), order)
-            for order in grid
-        ]
-    finite = [(o, r) for o, r in zip(grid, curve, strict=True) if math.isfinite(r)]
+    curve = _renyi_curve(
+        orders or ORDERS, sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, rounds=rounds
+    )
     with warnings.catch_warnings():  # the order that is returned says whether the grid was too short
         warnings.filterwarnings("ignore", message="Optimal order is the")
         found, order = opacus_rdp.get_privacy_spent(
-            orders=[o for o, _ in finite], rdp=[r for _, r in finite], delta=delta
+            orders=[o for o, _ in curve], rdp=[r for _, r in curve], delta=delta
         )
     return RenyiBudget(float(found), float(order))
 
 
-def _renyi(compute: Callable[..., float], q: float, sigma: float, rounds: int, order: float) -> float:
-    """One order; infinite where the series leaves the range of binary64."""
-    try:
-        return float(compute(q=q, noise_multiplier=sigma, steps=rounds, orders=float(order)))
-    except (OverflowError, ValueError):
-        return math.inf
+def _renyi_curve(
+    orders: list[float], *, sampling_rate: float, noise_multiplier: float, rounds: int
+) -> list[tuple[float, float]]:
+    """Rényi divergence of the rounds at each order where the series stays inside binary64."""
+    from opacus.accountants.analysis.rdp import compute_rdp
+
+    curve = []
+    with np.errstate(all="ignore"):
+        for order in orders:
+            with contextlib.suppress(OverflowError, ValueError):
+                renyi = float(
+                    compute_rdp(
+                        q=sampling_rate,
+                        noise_multiplier=noise_multiplier,
+                        steps=int(rounds),
+                        orders=float(order),
+                    )
+                )
+                if math.isfinite(renyi):
+                    curve.append((float(order), renyi))
+    return curve
 
 
-def _prv_epsilon(sampling_rate: float, noise_multiplier: float, rounds: int, delta: float) -> float:
+def _prv(*, sampling_rate: float, noise_multiplier: float, rounds: int) -> Any:
+    """Opacus' accountant by privacy random variables, charged with the rounds."""
     from opacus.accountants import PRVAccountant
 
     accountant = PRVAccountant()
-    accountant.history = [(noise_multiplier, sampling_rate, rounds)]
-    return float(accountant.get_epsilon(delta, eps_error=1e-3))
+    accountant.history = [(noise_multiplier, sampling_rate, int(rounds))]
+    return accountant
 
 
 def hockey_stick(

@@ -268,3 +268,12 @@ def test_an_unknown_accountant_is_refused(call):
 def test_an_unknown_direction_is_refused():
     with pytest.raises(ReproError, match="direction"):
         accounting.hockey_stick(sampling_rate=0.1, noise_multiplier=1.0, alpha=1.0, direction="up")
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "prv"])
+def test_delta_undoes_epsilon_for_every_accountant(accountant):
+    mechanism = {"sampling_rate": 0.05, "noise_multiplier": 1.1, "rounds": 40}
+    found = accounting.epsilon(**mechanism, delta=1e-5, accountant=accountant)
+    back = accounting.delta(**mechanism, epsilon=found, accountant=accountant)
+    assert back == pytest.approx(1e-5, rel=0.05)
+    assert accounting.delta(**mechanism, epsilon=found, accountant="pld") <= 1e-5 * (1 + 1e-9)
