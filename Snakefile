@@ -16,9 +16,8 @@ RESULTS = [f"book/results/{n}.json" for n in NUMBERS]
 PACKAGE = [str(p) for p in sorted(Path("reprolib").rglob("*.py"))]
 
 
-def chapter_inputs(wildcards):
-    number = wildcards.stem[:2]
-    files = [f"notebooks/{wildcards.stem}.ipynb", *map(str, notebooks.sources(number)), *DATA]
+def chapter_inputs(number):
+    files = [f"notebooks/{STEM[number]}.ipynb", *map(str, notebooks.sources(number)), *DATA]
     others = [r for r in RESULTS if r != f"book/results/{LEDGER}.json"]
     return files + (others if number == LEDGER else [])
 
@@ -33,7 +32,7 @@ for number in NUMBERS:
     rule:
         name: f"chapter_{number}"
         input:
-            lambda w, stem=STEM[number]: chapter_inputs(type("W", (), {"stem": stem})),
+            chapter_inputs(number),
         output:
             notebook=f"book/executed/{STEM[number]}.ipynb",
             results=f"book/results/{number}.json",
