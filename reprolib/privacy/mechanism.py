@@ -5,17 +5,14 @@ drawn by one ``PoissonSampler`` are (epsilon, delta)-DP for the plan's unit, eps
 under the assumptions A1 to A4 of DP-GRPO, Section VI-A::
 
     sampler = PoissonSampler(plan, EntropySource.private())
-    total = GaussianSum(plan, EntropySource.private(), like=parameters)
-    for slot in sampler.draw():
-        total.add(record_vector(slot))
+    total = GaussianSum(plan, EntropySource.private(), dimension=p)
+    total.add(record_vectors(sampler.draw()))   # one row a record
     update = total.release()
 
 Source: DP-GRPO, Algorithm 1, lines 2, 7 and 8; SAGE, Algorithm 1, lines 4 and 5.
 """
 
-import math
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +23,8 @@ from torch import Tensor
 
 from reprolib.errors import ReproError
 from reprolib.privacy.plan import Plan, PrivacyCard
+
+STREAMS = ("coins", "noise", "rollouts")
 
 
 class EntropySource:
@@ -54,8 +53,8 @@ class EntropySource:
         """
         if seed < 0:
             raise ReproError(f"seed = {seed}: expected a whole number, at least 0")
-        coins, noise = np.random.SeedSequence(seed).spawn(2)
-        return cls({"coins": np.random.default_rng(coins), "noise": np.random.default_rng(noise)}, seed)
+        streams = zip(STREAMS, np.random.SeedSequence(seed).spawn(len(STREAMS)), strict=True)
+        return cls({name: np.random.default_rng(stream) for name, stream in streams}, seed)
 
     @property
     def replayable(self) -> bool:
@@ -63,9 +62,16 @@ class EntropySource:
         return self._generators is not None
 
     def coins(self, size: int) -> NDArray[np.float64]:
-        """Independent uniform draws in [0, 1)."""
+        """Independent uniform draws in [0, 1), for sampling records."""
+        return self._uniform("coins", size)
+
+    def rollouts(self, size: int) -> NDArray[np.float64]:
+        """Independent uniform draws in [0, 1), for the randomness inside a record (its completions)."""
+        return self._uniform("rollouts", size)
+
+    def _uniform(self, stream: str, size: int) -> NDArray[np.float64]:
         if self._generators is not None:
-            return self._generators["coins"].random(size)
+            return self._generators[stream].random(size)
         return _system_uniform(size)
 
     def normal(self, size: int) -> NDArray[np.float64]:
@@ -74,6 +80,15 @@ class EntropySource:
             return self._generators["noise"].standard_normal(size)
         # the half step keeps the argument inside (0, 1), where the quantile is finite
         return np.asarray(special.ndtri(_system_uniform(size) + 2.0**-54))
+
+    def state(self) -> dict[str, Any]:
+        """Generator states of a research source, for a checkpoint; empty for a private source."""
+        return {name: g.bit_generator.state for name, g in (self._generators or {}).items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue a research source from ``state()``; a private source has nothing to restore."""
+        for name, generator in (self._generators or {}).items():
+            generator.bit_generator.state = state[name]
 
     def __repr__(self) -> str:
         return f"EntropySource.research({self._seed})" if self.replayable else "EntropySource.private()"
@@ -97,32 +112,29 @@ class PoissonSampler:
         return np.flatnonzero(self.entropy.coins(self.plan.population) < self.plan.sampling_rate)
 
 
-def clip(vector: Sequence[Tensor], clip_norm: float) -> list[Tensor]:
-    """Scale a record's vector to norm at most ``clip_norm``; a vector with a non-finite entry becomes zero.
+def clip(rows: Tensor, clip_norm: float) -> Tensor:
+    """Scale each record's vector to norm at most ``clip_norm``; one with a non-finite entry becomes zero.
 
     Args:
-        vector: the record's vector in pieces, for example one a parameter tensor.
-        clip_norm: C. The norm is taken over all pieces.
+        rows: record vectors, shape [records, dimension], of any floating dtype.
+        clip_norm: C.
 
     Returns:
-        The pieces in binary64, g min(1, C / ||g||). The factor is rounded down by a few units in the
-        last place, so that the rounded result keeps the bound too.
+        g min(1, C / ||g||) row by row, in binary64. The factor is rounded down by a few units in the last
+        place, so that the rounded result keeps the bound too.
 
     Source: DP-GRPO, equation 4; Appendix A-G, (A2): the rule for non-finite gradients is fixed and reads
     one record only, so no other record's fate depends on it.
     """
-    pieces = [piece.detach().double() for piece in vector]
-    largest = max((float(piece.abs().max()) for piece in pieces if piece.numel()), default=0.0)
-    if not math.isfinite(largest):
-        return [torch.zeros_like(piece) for piece in pieces]
-    if largest == 0.0:
-        return pieces
+    rows = rows.detach().double()
+    largest = rows.abs().amax(dim=1, keepdim=True) if rows.shape[1] else rows.new_zeros(len(rows), 1)
+    finite = largest.isfinite()
+    scale = torch.where(finite & (largest > 0), largest, 1.0)
     # dividing by the largest entry first keeps the squares inside binary64
-    norm = largest * math.sqrt(sum(float((piece / largest).square().sum()) for piece in pieces))
-    if norm <= clip_norm:
-        return pieces
-    factor = clip_norm / norm * (1 - 8 * torch.finfo(torch.float64).eps)
-    return [piece * factor for piece in pieces]
+    norm = scale * torch.linalg.vector_norm(rows / scale, dim=1, keepdim=True)
+    shrink = clip_norm / norm * (1 - 8 * torch.finfo(torch.float64).eps)
+    clipped = torch.where(norm <= clip_norm, rows, rows * shrink)
+    return torch.where(finite, clipped, 0.0)
 
 
 class GaussianSum:
@@ -131,35 +143,35 @@ class GaussianSum:
     Args:
         plan: fixes the clipping norm, the noise, the divisor and the number of rounds.
         entropy: where the noise comes from. Public directions must not come from the same generator.
-        like: tensors whose shapes and dtypes the released average takes.
+        dimension: length of a record's vector.
 
     Source: DP-GRPO, Algorithm 1, lines 7 and 8: (sum of clipped vectors + N(0, sigma^2 C^2 I)) / (q n).
     """
 
-    def __init__(self, plan: Plan, entropy: EntropySource, *, like: Sequence[Tensor]):
+    def __init__(self, plan: Plan, entropy: EntropySource, *, dimension: int):
         self.plan = plan
         self.entropy = entropy
+        self.dimension = dimension
         self.released = 0
-        self._like = list(like)
-        self._sum = self._zeros()
+        self._sum = torch.zeros(dimension, dtype=torch.float64)
 
-    def _zeros(self) -> list[Tensor]:
-        return [torch.zeros(t.shape, dtype=torch.float64) for t in self._like]
+    def add(self, rows: Tensor) -> None:
+        """Clip record vectors and add them to the round's sum.
 
-    def add(self, vector: Sequence[Tensor]) -> None:
-        """Clip one record's vector and add it to the round's sum.
+        Args:
+            rows: shape [records, dimension]; one row is the whole vector of one record.
 
         Raises:
-            ReproError: the pieces' shapes are not those of ``like``.
+            ReproError: another shape.
         """
-        shapes, expected = [tuple(t.shape) for t in vector], [tuple(t.shape) for t in self._like]
-        if shapes != expected:
-            raise ReproError(f"record vector of shapes {shapes}: expected {expected}")
-        for total, piece in zip(self._sum, clip(vector, self.plan.clip_norm), strict=True):
-            total += piece.cpu()
+        if rows.dim() != 2 or rows.shape[1] != self.dimension:
+            raise ReproError(
+                f"record vectors of shape {tuple(rows.shape)}: expected [records, {self.dimension}]"
+            )
+        self._sum += clip(rows, self.plan.clip_norm).sum(0).cpu()
 
-    def release(self) -> list[Tensor]:
-        """End the round: the noisy average, in the dtypes of ``like``. An empty round is released too.
+    def release(self) -> Tensor:
+        """End the round: the noisy average, binary64, [dimension]. An empty round is released too.
 
         Raises:
             ReproError: the plan's rounds are already spent.
@@ -169,15 +181,11 @@ class GaussianSum:
                 f"the plan has {self.plan.rounds} rounds and all are released: make a plan with more rounds"
             )
         self.released += 1
-        std = self.plan.noise_multiplier * self.plan.clip_norm
-        average = []
-        for total, like in zip(self._sum, self._like, strict=True):
-            if std:
-                noise = torch.from_numpy(self.entropy.normal(total.numel())).reshape(total.shape)
-                total = total + std * noise
-            average.append((total / self.plan.expected_batch_size).to(like))
-        self._sum = self._zeros()
-        return average
+        total, self._sum = self._sum, torch.zeros_like(self._sum)
+        if self.plan.noise_multiplier:
+            std = self.plan.noise_multiplier * self.plan.clip_norm
+            total += std * torch.from_numpy(self.entropy.normal(self.dimension))
+        return total / self.plan.expected_batch_size
 
     def card(self, **kwargs: Any) -> PrivacyCard:
         """The run's privacy card; it states no guarantee if the noise can be replayed."""

@@ -1,0 +1,174 @@
+"""Rollouts: one protocol for every engine, and the engine on transformers.
+
+    sampling = Sampling(completions=8, max_new_tokens=12, temperature=0.7)
+    groups = TransformersEngine(policy).generate(prompts, sampling, entropy.rollouts)
+
+The randomness of a rollout belongs to the record: it must be hidden and fresh (DP-GRPO, assumption A3).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import DynamicCache
+
+from reprolib.errors import ReproError
+from reprolib.lm.models import Policy
+
+Uniform = Callable[[int], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How completions are drawn.
+
+    Args:
+        completions: completions G of each prompt.
+        max_new_tokens: cap on a completion's length.
+        temperature: 0 for greedy decoding.
+
+    Raises:
+        ReproError: a value out of range.
+    """
+
+    completions: int
+    max_new_tokens: int
+    temperature: float
+
+    def __post_init__(self) -> None:
+        if self.completions < 1 or self.max_new_tokens < 1 or not self.temperature >= 0:
+            raise ReproError(f"{self}: expected at least 1 completion of 1 token and a temperature >= 0")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Sampled tokens, the end token included; ``capped``: the cap came first, there is no end token."""
+
+    tokens: tuple[int, ...]
+    capped: bool
+
+
+class Engine(Protocol):
+    """What draws completions for the current weights."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, uniform: Uniform | None
+    ) -> list[list[Completion]]:
+        """Completions of each prompt, in the prompts' order."""
+        ...
+
+    def update(self, policy: Policy) -> None:
+        """Use the policy's current adapter from now on."""
+        ...
+
+
+class TransformersEngine:
+    """Sampling with a transformers model in this process.
+
+    Prompts of equal length share a batch, so nothing is padded; a prompt is read once for all of its
+    completions; a finished completion leaves the batch.
+
+    Args:
+        policy: the model. Its weights are read at every call.
+        batch_tokens: largest number of prompt and completion tokens in a batch.
+    """
+
+    def __init__(self, policy: Policy, *, batch_tokens: int = 65_536):
+        self.policy = policy
+        self.batch_tokens = batch_tokens
+
+    def update(self, policy: Policy) -> None:
+        """Nothing to copy: the engine reads the policy's own weights."""
+        self.policy = policy
+
+    @torch.inference_mode()
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, uniform: Uniform | None
+    ) -> list[list[Completion]]:
+        """Completions of each prompt, in the prompts' order.
+
+        Args:
+            prompts: token ids.
+            sampling: number, length and temperature.
+            uniform: hidden uniform draws; each completion has its own, whatever else is in the batch.
+                None for greedy decoding only.
+
+        Raises:
+            ReproError: an empty prompt, or a positive temperature without a source of randomness.
+        """
+        draws = _draws(len(prompts), sampling, uniform)
+        found: list[list[Completion]] = [[] for _ in prompts]
+        by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        for length, group in groupby(by_length, key=lambda i: len(prompts[i])):
+            if length == 0:
+                raise ReproError("a prompt is empty: expected at least one token")
+            same = list(group)
+            size = max(1, self.batch_tokens // (sampling.completions * (length + sampling.max_new_tokens)))
+            for start in range(0, len(same), size):
+                batch = same[start : start + size]
+                ids = torch.tensor([list(prompts[i]) for i in batch])
+                chosen = None if draws is None else draws[batch]
+                for i, completions in zip(batch, self._complete(ids, sampling, chosen), strict=True):
+                    found[i] = completions
+        return found
+
+    def _complete(self, ids: Tensor, sampling: Sampling, draws: Tensor | None) -> list[list[Completion]]:
+        """Completions of prompts of one length: ids [prompts, length], draws [prompts, G, cap]."""
+        model, end = self.policy.model, int(self.policy.tokenizer.eos_token_id)
+        copies, device = sampling.completions, model.device
+        total = len(ids) * copies
+        cache = DynamicCache(config=model.config)
+        logits = model(ids.to(device), past_key_values=cache, logits_to_keep=1).logits[:, -1]
+        cache.batch_repeat_interleave(copies)
+        logits = logits.repeat_interleave(copies, dim=0)
+        uniform = None if draws is None else draws.flatten(0, 1).to(device)
+        tokens = torch.full((total, sampling.max_new_tokens), -1, device=device)
+        alive = torch.arange(total, device=device)
+        for step in range(sampling.max_new_tokens):
+            u = None if uniform is None else uniform[alive, step]
+            chosen = choose(logits, sampling.temperature, u)
+            tokens[alive, step] = chosen
+            keep = (chosen != end).nonzero().squeeze(1)
+            if not len(keep) or step + 1 == sampling.max_new_tokens:
+                break
+            if len(keep) < len(alive):
+                cache.batch_select_indices(keep)
+                alive, chosen = alive[keep], chosen[keep]
+            logits = model(chosen[:, None], past_key_values=cache).logits[:, -1]
+        completions = [_completion(row, end) for row in tokens.tolist()]
+        return [completions[i : i + copies] for i in range(0, total, copies)]
+
+
+def choose(logits: Tensor, temperature: float, uniform: Tensor | None) -> Tensor:
+    """The next token of each row: the most likely one at temperature 0, else the inverse CDF at ``uniform``.
+
+    Args:
+        logits: shape [rows, vocabulary].
+        temperature: divides the logits; 0 is greedy.
+        uniform: shape [rows], binary64 in [0, 1).
+    """
+    if temperature == 0 or uniform is None:
+        return logits.argmax(-1)
+    cumulative = (logits.double() / temperature).softmax(-1).cumsum(-1)
+    below = cumulative <= uniform[:, None] * cumulative[:, -1:]
+    return below.sum(-1).clamp(max=logits.shape[1] - 1)
+
+
+def _draws(prompts: int, sampling: Sampling, uniform: Uniform | None) -> Tensor | None:
+    if sampling.temperature == 0:
+        return None
+    if uniform is None:
+        raise ReproError(f"temperature {sampling.temperature} needs a source of uniform draws")
+    shape = (prompts, sampling.completions, sampling.max_new_tokens)
+    return torch.from_numpy(uniform(int(np.prod(shape)))).reshape(shape)
+
+
+def _completion(row: list[int], end: int) -> Completion:
+    if end in row:
+        return Completion(tuple(row[: row.index(end) + 1]), capped=False)
+    return Completion(tuple(t for t in row if t >= 0), capped=True)
