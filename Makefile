@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONHASHSEED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check chapter pair serve lock vllm clean
+.PHONY: help book test check chapter runs pair serve lock vllm clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
@@ -36,6 +36,9 @@ check: $(VENV)/.installed  ## linters and types
 chapter: $(VENV)/.installed  ## run one chapter: make chapter C=02 [P="target_epsilon=4.0"]
 	@$(BIN)/python -m reprolib.cli chapter "$(C)" --tier $(TIER) $(foreach p,$(P),-p $(p))
 
+runs: $(VENV)/.installed  ## train what the book reads ahead of it: make runs TIER=small CORES=4
+	@$(BIN)/snakemake --cores $(CORES) --config tier=$(TIER) --rerun-incomplete --nolock --quiet all -- runs
+
 pair: $(VENV)/.installed  ## write each notebooks/*.ipynb from its .md
 	@for md in notebooks/*.md; do $(BIN)/jupytext --quiet --to ipynb --update $$md; done
 
@@ -45,9 +48,14 @@ serve: book  ## build and serve the book on http://localhost:$(PORT)
 lock: $(VENV)/.installed  ## rewrite constraints.txt from the installed versions
 	@$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
-vllm:  ## install the rollout engine in its own environment
-	$(PYTHON) -m venv .venv-vllm && .venv-vllm/bin/pip install --quiet -r requirements-vllm.txt
-	-.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+vllm: .venv-vllm/.installed  ## install the rollout engine in its own environment
 
-clean:  ## remove everything that was built, but not the environment
-	rm -rf book/_build book/executed book/results book/reference/generated .snakemake runs
+# the engine pulls in three packages that do not import beside a CPU build of torch
+.venv-vllm/.installed: requirements-vllm.txt
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --no-compile --requirement requirements-vllm.txt
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+clean:  ## remove what the build makes, but not the environment nor the runs of the long tiers
+	rm -rf book/_build book/executed book/results book/reference/generated .snakemake runs/smoke runs/micro

@@ -1,8 +1,11 @@
-# Which chapter must run again, and in which order. Each runs in a process of its own.
+# Which study and which chapter must run again, and in which order. Each runs in a process of its own.
+# On a cluster, one job a run, before `make book` with the same tier:
+#     snakemake --executor slurm --jobs 100 --config tier=paper -- runs
 import sys
 from pathlib import Path
 
 from reprolib.evidence import notebooks
+from reprolib.runs import experiments, sources, spec
 
 TIER = config.get("tier", "micro")
 NUMBERS = notebooks.numbers()
@@ -14,10 +17,16 @@ PAGES += [str(p) for p in sorted(Path("book/_static").glob("*"))]
 EXECUTED = [f"book/executed/{STEM[n]}.ipynb" for n in NUMBERS]
 RESULTS = [f"book/results/{n}.json" for n in NUMBERS]
 PACKAGE = [str(p) for p in sorted(Path("reprolib").rglob("*.py"))]
+# a marker, and not a file of a run: Snakemake deletes outputs before it makes them again
+RUNS = f"{spec.runs_root()}/{TIER}"
+WEIGHTS = [str(p) for p in sorted(Path("data/models").rglob("*.safetensors"))]
+TRAINING = [*map(str, sources.files()), *WEIGHTS]
+STUDIES = sorted({pair for n in NUMBERS for pair in experiments.needed(n, TIER)})
 
 
 def chapter_inputs(number):
     files = [f"notebooks/{STEM[number]}.ipynb", *map(str, notebooks.sources(number)), *DATA]
+    files += [f"{RUNS}/{paper}/{study}.done" for paper, study in experiments.needed(number, TIER)]
     others = [r for r in RESULTS if r != f"book/results/{LEDGER}.json"]
     return files + (others if number == LEDGER else [])
 
@@ -25,6 +34,49 @@ def chapter_inputs(number):
 rule book:
     input:
         "book/_build/html/index.html",
+
+
+for paper, study in STUDIES:
+
+    rule:
+        name: f"study_{paper}_{study}"
+        input:
+            TRAINING,
+            f"data/experiments/{paper}.yml",
+        output:
+            touch(f"{RUNS}/{paper}/{study}.done"),
+        params:
+            which=f"{paper} --tier {TIER} --study {study}",
+        log:
+            f"{RUNS}/{paper}/{study}.log",
+        shell:
+            f"{sys.executable} -m reprolib.cli run {{params.which}} > {{log}} 2>&1 "
+            "|| (tail -n 40 {log} >&2; exit 1)"
+
+
+def run_markers(wildcards):
+    papers = sorted(p.stem for p in Path("data/experiments").glob("*.yml"))
+    return [f"{RUNS}/{p}/.done/{name}" for p in papers for name in {s.name for s in experiments.grid(p, TIER)}]
+
+
+rule runs:
+    input:
+        run_markers,
+
+
+rule one_run:
+    input:
+        TRAINING,
+        "data/experiments/{paper}.yml",
+    output:
+        touch(f"{RUNS}/{{paper}}/.done/{{name}}"),
+    log:
+        f"{RUNS}/{{paper}}/.done/{{name}}.log",
+    params:
+        tier=TIER,
+    shell:
+        f"{sys.executable} -m reprolib.cli run {{wildcards.paper}} --tier {{params.tier}} "
+        "--name {wildcards.name} > {log} 2>&1 || (tail -n 40 {log} >&2; exit 1)"
 
 
 for number in NUMBERS:

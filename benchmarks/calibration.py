@@ -7,14 +7,11 @@ runs in one process; the error is against the noise at which the library's accou
 """
 
 import argparse
-import json
-import statistics
-import time
-from pathlib import Path
 
 import dp_accounting
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from opacus.accountants.utils import get_noise_multiplier
+from side_by_side import alternate, report
 
 from reprolib.privacy import accounting
 
@@ -52,34 +49,19 @@ def main() -> None:
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     options = parser.parse_args()
     runs = {"reprolib": ours, **{name: PEERS[name] for name in options.peers}}
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    values: dict[str, float] = {}
-    ours()  # warm-up
-    for _ in range(options.repeats):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            values[name] = run()
-            seconds[name].append(time.perf_counter() - start)
+    seconds, values = alternate(runs, options.repeats)
     reference = values.get("dp-accounting", values["reprolib"])
     rows = [
         {
             "who": name,
-            "seconds": statistics.median(times),
-            "ratio": statistics.median(times) / statistics.median(seconds["reprolib"]),
-            "noise_multiplier": values[name],
+            "seconds": seconds[name],
+            "ratio": seconds[name] / seconds["reprolib"],
+            "noise_multiplier": f"{values[name]:.14f}",
             "difference": values[name] - reference,
         }
-        for name, times in seconds.items()
+        for name in runs
     ]
-    print(f"{'who':<16}{'seconds':>9}{'ratio':>8}  {'noise multiplier':<20}{'difference':>12}")
-    for row in rows:
-        print(
-            f"{row['who']:<16}{row['seconds']:>9.3f}{row['ratio']:>8.1f}  "
-            f"{row['noise_multiplier']:<20.14f}{row['difference']:>12.1e}"
-        )
-    target = Path(__file__).parent / "results" / "calibration.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    report("calibration", rows)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,12 @@ difference (one standard deviation, of two independent runs).
 """
 
 import argparse
-import json
 import math
-import time
 from collections.abc import Callable
-from pathlib import Path
-from statistics import median
 
 import numpy as np
 import scipy.stats
+from side_by_side import alternate, report
 
 from reprolib.evidence.stats import paired_contrast, sign_randomization
 
@@ -81,24 +78,16 @@ CASES: dict[str, dict[str, Run]] = {
 
 
 def measure(case: str, repeats: int) -> list[dict]:
-    runs = CASES[case]
-    seconds: dict[str, list[float]] = {who: [] for who in runs}
-    results: dict[str, tuple[float, ...]] = {}
-    runs["reprolib"]()  # warm-up
-    for _ in range(repeats):
-        for who, run in runs.items():
-            start = time.perf_counter()
-            results[who] = run()
-            seconds[who].append(time.perf_counter() - start)
+    seconds, results = alternate(CASES[case], repeats)
     ours = results["reprolib"]
     error = quantile_error() if case == "bootstrap" else share_error(ours[0])
     return [
         {
             "case": case,
             "who": who,
-            "seconds": median(seconds[who]),
-            "ratio": median(seconds[who]) / median(seconds["reprolib"]),
-            "result": result,
+            "seconds": seconds[who],
+            "ratio": seconds[who] / seconds["reprolib"],
+            "result": ", ".join(f"{x:.5f}" for x in result),
             "difference": max(abs(x - y) for x, y in zip(result, ours, strict=True)),
             "monte_carlo_error": error,
         }
@@ -110,20 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    rows = [row for case in CASES for row in measure(case, options.repeats)]
-    print(
-        f"{'case':<20}{'who':<23}{'seconds':>8}{'ratio':>7}  {'interval (pp) or p':<20}{'difference':>10}"
-        f"{'MC error':>10}"
-    )
-    for row in rows:
-        result = ", ".join(f"{x:.5f}" for x in row["result"])
-        print(
-            f"{row['case']:<20}{row['who']:<23}{row['seconds']:>8.3f}{row['ratio']:>7.1f}  {result:<20}"
-            f"{row['difference']:>10.1e}{row['monte_carlo_error']:>10.1e}"
-        )
-    target = Path(__file__).parent / "results" / "paired_statistics.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    report("paired_statistics", [row for case in CASES for row in measure(case, options.repeats)])
 
 
 if __name__ == "__main__":

@@ -1,23 +1,29 @@
-"""The door: ``reprolib chapters | chapter | html | claims | doctor``.
+"""The door: ``reprolib chapters | chapter | html | run | runs | claims | doctor``.
 
 A ``ReproError`` is printed as one line and ends the command with status 2.
 """
 
 import importlib.util
 import json
+import math
 import os
 import shutil
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from reprolib.errors import ReproError
 from reprolib.paths import root
+
+if TYPE_CHECKING:
+    from reprolib.privacy.plan import Plan
+    from reprolib.runs import RunSpec
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
@@ -75,6 +81,85 @@ def html() -> None:
     from reprolib.evidence import site
 
     site.build()
+
+
+@app.command("run")
+def run_(
+    what: Annotated[str, typer.Argument(help="a paper, for example dp_grpo, or the spec.json of one run")],
+    tier: Annotated[str, typer.Option(help="smoke, micro, small or paper")] = "micro",
+    study: Annotated[str | None, typer.Option(help="only the runs of this study")] = None,
+    arm: Annotated[str | None, typer.Option(help="only this arm")] = None,
+    seed: Annotated[int | None, typer.Option(help="only this seed")] = None,
+    name: Annotated[str | None, typer.Option(help="only the run whose directory has this name")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs and train nothing")] = False,
+) -> None:
+    """Start or resume runs; finished ones are left as they are."""
+    from reprolib import runs
+
+    wanted = {"arm": arm, "seed": seed, "name": name}
+    specs = [
+        s for s in _specs(what, tier, study)
+        if all(value is None or getattr(s, key) == value for key, value in wanted.items())
+    ]  # fmt: skip
+    if not specs:
+        given = ", ".join(f"{key} {value!r}" for key, value in wanted.items() if value is not None)
+        raise ReproError(f"{what} at tier {tier} has no run with {given}; `--dry-run` lists the runs")
+    if dry_run:
+        console.print(_run_table(specs))
+        return
+    runs.ensure_all(specs, done=lambda s: console.print(f"finished: {s.name}", soft_wrap=True))
+
+
+def _specs(what: str, tier: str, study: str | None) -> "list[RunSpec]":
+    """The runs that an argument names: those of a paper, or the one of a file."""
+    from reprolib import runs
+
+    path = Path(what)
+    if path.suffix != ".json" and not path.is_file():
+        return runs.grid(what, tier, study)
+    return [runs.read_spec(path)]
+
+
+def _run_table(specs: "list[RunSpec]") -> Table:
+    from reprolib import runs
+
+    epsilon = cache(lambda plan: plan.epsilon())
+    table = Table(Column("run", overflow="fold"), "rounds", "noise multiplier", "epsilon", "state")
+    for spec in dict.fromkeys(specs):
+        plan = None if spec.method == "base" else spec.plan()
+        noise = "" if plan is None else f"{plan.noise_multiplier:.6g}"
+        budget = "" if plan is None else _epsilon_text(epsilon(plan), spec)
+        table.add_row(spec.name, str(spec.rounds), noise, budget, runs.state(runs.directory(spec)))
+    return table
+
+
+def _epsilon_text(value: float, spec: "RunSpec") -> str:
+    if math.isinf(value):
+        return "not private"
+    return f"{value:.4g}" + ("" if spec.entropy == "private" else " (replayable)")
+
+
+@app.command("runs")
+def list_runs(
+    tier: Annotated[str | None, typer.Option(help="only this tier")] = None,
+) -> None:
+    """The run directories: their state, and what the ledger says that they spent."""
+    from reprolib import runs
+    from reprolib.privacy import ledger
+
+    @cache
+    def spent(plan: "Plan", rounds: int) -> float:
+        return ledger.Record(plan, (0,) * rounds).epsilon()
+
+    table = Table("tier", Column("run", overflow="fold"), "state", "rounds spent", "epsilon")
+    for path in runs.directories(tier):
+        spec = runs.read_spec(path / "spec.json")
+        book = path / "ledger.jsonl"
+        record = ledger.read(book) if book.is_file() else None
+        rounds = "" if record is None else f"{record.spent} of {spec.rounds}"
+        budget = "" if record is None else _epsilon_text(spent(record.plan, record.spent), spec)
+        table.add_row(spec.tier, spec.name, runs.state(path), rounds, budget)
+    console.print(table)
 
 
 @app.command()

@@ -36,7 +36,7 @@ Status = Literal[
 ]
 MEANING: dict[Status, str] = {
     "confirmed": "recomputed here and equal to the published value within its printed digits",
-    "confirmed-direction": "measured at a smaller tier: same sign, interval clear of zero",
+    "confirmed-direction": "measured at a smaller tier: same sign, clear of zero; or no effect resolved in either",
     "not-resolved": "measured at a smaller tier: the interval includes zero",
     "contradicted": "recomputed or measured here, and it disagrees",
     "published-inconsistent": "does not follow from the paper's own other numbers",
@@ -306,7 +306,12 @@ def _effect_status(claim: Claim, outcome: Outcome) -> Status:
     """Direction only: a smaller tier cannot confirm the paper's magnitude."""
     if claim.relation == "holds":
         return "confirmed-direction" if outcome.value else "contradicted"
-    if outcome.low is None or outcome.high is None or outcome.low <= 0 <= outcome.high:
+    if outcome.low is None or outcome.high is None:
+        return "not-resolved"
+    resolved = outcome.low > 0 or outcome.high < 0
+    if claim.low is not None and claim.high is not None and claim.low <= 0 <= claim.high:
+        return "contradicted" if resolved else "confirmed-direction"  # the paper resolves no effect
+    if not resolved:
         return "not-resolved"
     same = (outcome.low > 0) == (float(claim.published or 0) > 0)
     return "confirmed-direction" if same else "contradicted"

@@ -125,6 +125,7 @@ class GroupPolicyGradient:
     def groups(self, problems: Sequence[Problem], entropy: EntropySource) -> list[Group]:
         """Each problem's completions from the current policy with their advantages."""
         prompts = [encode(self.policy, self.task.messages(p)) for p in problems]
+        self.engine.update(self.policy)
         rollouts = self.engine.generate(prompts, self.sampling, entropy.rollouts)
         return [
             Group(tuple(prompt), tuple(c.tokens for c in drawn), self._advantages(problem, drawn, entropy))

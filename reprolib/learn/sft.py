@@ -10,7 +10,7 @@ from torch import Tensor
 from reprolib.learn.grpo import rewards
 from reprolib.learn.records import Group, GroupGradients, Method
 from reprolib.lm.generate import Engine, Sampling
-from reprolib.lm.models import Policy, base, encode
+from reprolib.lm.models import Policy, encode
 from reprolib.privacy.mechanism import EntropySource
 from reprolib.tasks.datasets import Problem, Task
 
@@ -65,14 +65,14 @@ def filtered_targets(policy: Policy, engine: Engine, task: Task, problems: Seque
     """The public base's own completions that the verifier accepts; a problem may have none.
 
     Args:
-        policy: its adapter is switched off while the base generates.
-        engine: draws from ``policy``.
+        policy: gives tokenizer and prompts.
+        engine: its adapter is switched off: targets come from the base.
         group_size: completions drawn for each problem.
     """
     sampling = Sampling(completions=group_size, max_new_tokens=task.max_new_tokens, temperature=temperature)
-    with base(policy):
-        prompts = [encode(policy, task.messages(p)) for p in problems]
-        drawn = engine.generate(prompts, sampling, entropy.rollouts)
+    prompts = [encode(policy, task.messages(p)) for p in problems]
+    engine.update(None)
+    drawn = engine.generate(prompts, sampling, entropy.rollouts)
     return {
         problem.id: [c.tokens for c, r in zip(group, rewards(policy, task, problem, group), strict=True) if r]
         for problem, group in zip(problems, drawn, strict=True)

@@ -6,6 +6,7 @@
 The randomness of a rollout belongs to the record: it must be hidden and fresh (DP-GRPO, assumption A3).
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,10 +15,12 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from peft import PeftModel
 from torch import Tensor
 from transformers import DynamicCache
 
 from reprolib.errors import ReproError
+from reprolib.lm.adapters import ADAPTER, PROJECTIONS
 from reprolib.lm.models import Policy
 
 Uniform = Callable[[int], NDArray[np.float64]]
@@ -62,8 +65,8 @@ class Engine(Protocol):
         """Completions of each prompt, in the prompts' order."""
         ...
 
-    def update(self, policy: Policy) -> None:
-        """Use the policy's current adapter from now on."""
+    def update(self, policy: Policy | None) -> None:
+        """Use the policy's adapter as it is now; None for the base alone."""
         ...
 
 
@@ -71,20 +74,32 @@ class TransformersEngine:
     """Sampling with a transformers model in this process.
 
     Prompts of equal length share a batch, so nothing is padded; a prompt is read once for all of its
-    completions; a finished completion leaves the batch.
+    completions; a finished completion leaves the batch. The adapter is merged into a copy of the base, so
+    that a token costs no more than the base's; the policy's own weights are never touched.
 
     Args:
-        policy: the model. Its weights are read at every call.
+        policy: the base; its adapter, if it has one, counts from the first ``update`` on.
         batch_tokens: largest number of prompt and completion tokens in a batch.
     """
 
     def __init__(self, policy: Policy, *, batch_tokens: int = 65_536):
-        self.policy = policy
+        self.tokenizer = policy.tokenizer
         self.batch_tokens = batch_tokens
+        copied = copy.deepcopy(policy.model)
+        self._model = copied.unload() if isinstance(copied, PeftModel) else copied
+        self._base = {
+            name: module.weight.detach().clone()
+            for name, module in self._model.named_modules()
+            if name.rpartition(".")[2] in PROJECTIONS
+        }
 
-    def update(self, policy: Policy) -> None:
-        """Nothing to copy: the engine reads the policy's own weights."""
-        self.policy = policy
+    @torch.no_grad()
+    def update(self, policy: Policy | None) -> None:
+        """Use the policy's adapter as it is now; None for the base alone."""
+        adapted = policy.model.base_model.model if policy and isinstance(policy.model, PeftModel) else None
+        for name, base in self._base.items():
+            delta = 0 if adapted is None else adapted.get_submodule(name).get_delta_weight(ADAPTER).to(base)
+            self._model.get_submodule(name).weight.copy_(base + delta)
 
     @torch.inference_mode()
     def generate(
@@ -119,7 +134,7 @@ class TransformersEngine:
 
     def _complete(self, ids: Tensor, sampling: Sampling, draws: Tensor | None) -> list[list[Completion]]:
         """Completions of prompts of one length: ids [prompts, length], draws [prompts, G, cap]."""
-        model, end = self.policy.model, int(self.policy.tokenizer.eos_token_id)
+        model, end = self._model, int(self.tokenizer.eos_token_id)
         copies, device = sampling.completions, model.device
         total = len(ids) * copies
         cache = DynamicCache(config=model.config)

@@ -39,7 +39,7 @@ class Plan:
         population: number of public slots n.
         expected_batch_size: expected records a round m; also the public divisor of the sum.
         rounds: number of releases T.
-        clip_norm: largest L2 norm C of one record's vector.
+        clip_norm: largest L2 norm C of one record's vector; ``math.inf``, no clipping, only without noise.
         noise_multiplier: noise standard deviation over ``clip_norm``, sigma; 0 for a run without noise.
         delta: failure probability of the guarantee.
 
@@ -65,8 +65,11 @@ class Plan:
                 f"expected_batch_size = {self.expected_batch_size!r}: expected more than 0 and at most "
                 f"the population, {self.population}"
             )
-        if not (self.clip_norm > 0 and math.isfinite(self.clip_norm)):
-            raise ReproError(f"clip_norm = {self.clip_norm!r}: expected a finite number above 0")
+        if not (self.clip_norm > 0 and (math.isfinite(self.clip_norm) or self.noise_multiplier == 0)):
+            raise ReproError(
+                f"clip_norm = {self.clip_norm!r}: expected a finite number above 0 (infinity, no clipping, "
+                "is for a run without noise)"
+            )
         if self.noise_multiplier != 0:
             check_parameters(noise_multiplier=self.noise_multiplier)
         check_parameters(rounds=self.rounds, delta=self.delta)
@@ -93,7 +96,9 @@ class Plan:
 
     @property
     def noise_std(self) -> float:
-        """Standard deviation of each coordinate of the released average, sigma C / m."""
+        """Standard deviation of each coordinate of the released average, sigma C / m; 0 without noise."""
+        if self.noise_multiplier == 0:
+            return 0.0  # also where C is infinite
         return self.noise_multiplier * self.clip_norm / self.expected_batch_size
 
     def noise_norm(self, dimension: int) -> float:
@@ -121,7 +126,8 @@ class Plan:
         """
         return PrivacyCard(
             unit=self.unit, adjacency=ADJACENCY, sampling_assumed=SAMPLING, sampling_run=ran or SAMPLING,
-            clip_norm=self.clip_norm, noise_multiplier=self.noise_multiplier, accountant="PLD",
+            clip_norm=self.clip_norm if math.isfinite(self.clip_norm) else None,
+            noise_multiplier=self.noise_multiplier, accountant="PLD",
             epsilon=self.epsilon(), delta=self.delta, second_accountant="RDP",
             second_epsilon=self.epsilon(accountant="rdp"), replayable=replayable,
             not_covered=NOT_COVERED + not_covered,

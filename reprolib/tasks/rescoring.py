@@ -167,7 +167,7 @@ class FinalLetter:
     Source: DP-GRPO, Appendix E-B.
     """
 
-    def extract(self, response: str) -> str | None:
+    def extract(self, response: str, *, capped: bool = False) -> str | None:
         """The letter of the last declaration, or None.
 
         Raises:
@@ -185,7 +185,7 @@ class FinalLetter:
         alone = _ALONE.fullmatch(lines[-1]) if lines else None
         return alone[1] if alone else None
 
-    def reward(self, response: str, reference: str) -> Reward:
+    def reward(self, response: str, reference: str, *, capped: bool = False) -> Reward:
         """1 if the declared letter is the reference, else 0.
 
         Raises:

@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from reprolib.errors import ReproError
 from reprolib.tasks import equality
@@ -36,6 +36,22 @@ def require_text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise ReproError(f"{name} is of type {type(value).__name__}: expected a string of text")
     return value
+
+
+class Verifier(Protocol):
+    """Scores a response by its final answer.
+
+    ``capped`` says that generation stopped at the completion cap. A strict scorer ignores it; the
+    format-robust one then reads a box only.
+    """
+
+    def extract(self, response: str, *, capped: bool = False) -> str | None:
+        """The final answer, or None."""
+        ...
+
+    def reward(self, response: str, reference: str, *, capped: bool = False) -> Reward:
+        """1 if the final answer agrees with the reference, else 0."""
+        ...
 
 
 class SymbolicWorker:
@@ -155,7 +171,7 @@ class BoxedMath(MathEquality):
     Source: DP-GRPO, Section VII-D; a response without a boxed answer is incorrect.
     """
 
-    def extract(self, response: str) -> str | None:
+    def extract(self, response: str, *, capped: bool = False) -> str | None:
         r"""The content of the last complete \boxed{...}, or \fbox{...}; None if there is none or it is empty.
 
         Raises:
@@ -174,7 +190,7 @@ class BoxedMath(MathEquality):
                 open_groups.append((match.end(), token != "{"))
         return content.strip() or None
 
-    def reward(self, response: str, reference: str) -> Reward:
+    def reward(self, response: str, reference: str, *, capped: bool = False) -> Reward:
         """1 if the boxed answer equals the reference, else 0.
 
         Raises:
@@ -196,7 +212,7 @@ class NumberAnswer:
     taken before the response's last number.
     """
 
-    def extract(self, response: str) -> str | None:
+    def extract(self, response: str, *, capped: bool = False) -> str | None:
         """The final number without currency, separators and needless zeros ("$1,250.00" gives "1250").
 
         Raises:
@@ -215,7 +231,7 @@ class NumberAnswer:
         last = deque(_FINAL_NUMBER.finditer(place), maxlen=1)
         return _canonical(last[0][0]) if last else None
 
-    def reward(self, response: str, reference: str) -> Reward:
+    def reward(self, response: str, reference: str, *, capped: bool = False) -> Reward:
         """1 if the final number has the reference's value, else 0.
 
         Args:
@@ -259,7 +275,7 @@ class LetterAnswer:
     Source: DP-GRPO, Section VII-A; the format is declared in the prompt. Capital letters A to E are read.
     """
 
-    def extract(self, response: str) -> str | None:
+    def extract(self, response: str, *, capped: bool = False) -> str | None:
         """The letter that every declaration names; None without a declaration or if two of them conflict.
 
         Raises:
@@ -277,7 +293,7 @@ class LetterAnswer:
             letters.update((match[1], also[1]) if also else match[1])
         return letters.pop() if len(letters) == 1 else None
 
-    def reward(self, response: str, reference: str) -> Reward:
+    def reward(self, response: str, reference: str, *, capped: bool = False) -> Reward:
         """1 if the declared letter is the reference, else 0.
 
         Raises:

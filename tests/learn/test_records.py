@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 import torch
-from reprolib.lm.models import adapter_parameters, attach_lora, base
 
 from reprolib.errors import ReproError
 from reprolib.learn import grpo, sft
 from reprolib.learn.records import Group, GroupGradients
+from reprolib.lm.models import adapter_parameters, attach_lora, base
 from tests import tiny
 
 BETA = 0.04

@@ -21,12 +21,18 @@ def policy():
     return tiny.with_adapter()
 
 
+def engine(policy, **kwargs) -> TransformersEngine:
+    made = TransformersEngine(policy, **kwargs)
+    made.update(policy)
+    return made
+
+
 def uniform(seed=0):
     return np.random.default_rng(seed).random
 
 
 def test_greedy_completions_are_those_of_transformers_generate(policy):
-    ours = TransformersEngine(policy).generate(PROMPTS, sampling(completions=1, temperature=0.0), None)
+    ours = engine(policy).generate(PROMPTS, sampling(completions=1, temperature=0.0), None)
     for prompt, (completion,) in zip(PROMPTS, ours, strict=True):
         theirs = policy.model.generate(
             input_ids=torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
@@ -37,7 +43,7 @@ def test_greedy_completions_are_those_of_transformers_generate(policy):
 
 def test_completions_end_at_the_end_token_or_at_the_cap(policy):
     end = policy.tokenizer.eos_token_id
-    drawn = TransformersEngine(policy).generate(PROMPTS * 20, sampling(), uniform())
+    drawn = engine(policy).generate(PROMPTS * 20, sampling(), uniform())
     flat = [c for group in drawn for c in group]
     assert {c.capped for c in flat} == {True, False}
     for c in flat:
@@ -47,20 +53,18 @@ def test_completions_end_at_the_end_token_or_at_the_cap(policy):
 
 
 def test_what_else_is_in_the_batch_does_not_change_a_completion(policy):
-    engine = TransformersEngine(policy)
+    draw = engine(policy).generate
     draws = np.random.default_rng(3).random((5, 4, 6))
-    together = engine.generate(PROMPTS, sampling(), lambda n: draws.ravel())
+    together = draw(PROMPTS, sampling(), lambda n: draws.ravel())
     for i, prompt in enumerate(PROMPTS):
-        assert engine.generate([prompt], sampling(), lambda n, i=i: draws[i].ravel()) == [together[i]]
-    small = TransformersEngine(policy, batch_tokens=1)
+        assert draw([prompt], sampling(), lambda n, i=i: draws[i].ravel()) == [together[i]]
+    small = engine(policy, batch_tokens=1)
     assert small.generate(PROMPTS, sampling(), lambda n: draws.ravel()) == together
 
 
 def test_sampled_frequencies_are_the_softmax_at_the_temperature(policy):
     logits = policy.model(torch.tensor([[4, 5, 6]])).logits[0, -1].detach()
-    drawn = TransformersEngine(policy).generate(
-        [(4, 5, 6)], sampling(completions=20_000, max_new_tokens=1), uniform(1)
-    )
+    drawn = engine(policy).generate([(4, 5, 6)], sampling(completions=20_000, max_new_tokens=1), uniform(1))
     counts = np.bincount([c.tokens[0] for c in drawn[0]], minlength=len(logits))
     expected = (logits.double() / 0.7).softmax(-1).numpy() * 20_000
     assert expected.min() > 5
@@ -90,9 +94,29 @@ def test_a_sampling_out_of_range_is_refused(change):
 
 def test_an_empty_prompt_is_refused(policy):
     with pytest.raises(ReproError, match="empty"):
-        TransformersEngine(policy).generate([()], sampling(), uniform())
+        engine(policy).generate([()], sampling(), uniform())
 
 
 def test_sampling_without_hidden_randomness_is_refused(policy):
     with pytest.raises(ReproError, match="uniform draws"):
-        TransformersEngine(policy).generate(PROMPTS, sampling(), None)
+        engine(policy).generate(PROMPTS, sampling(), None)
+
+
+def test_the_engine_draws_from_the_base_until_it_is_given_the_adapter():
+    moved = tiny.with_adapter(scale=1.0)
+    greedy = sampling(completions=1, temperature=0.0)
+    plain = TransformersEngine(tiny.policy()).generate(PROMPTS, greedy, None)
+    made = TransformersEngine(moved)
+    before = made.generate(PROMPTS, greedy, None)
+    made.update(moved)
+    adapted = made.generate(PROMPTS, greedy, None)
+    made.update(None)
+    assert before == plain == made.generate(PROMPTS, greedy, None)
+    assert adapted != plain
+
+
+def test_merging_leaves_the_policy_bit_for_bit_as_it_was():
+    moved = tiny.with_adapter()
+    before = {n: w.clone() for n, w in moved.model.state_dict().items()}
+    engine(moved).generate(PROMPTS, sampling(), uniform())
+    assert all(torch.equal(w, before[n]) for n, w in moved.model.state_dict().items())

@@ -33,7 +33,7 @@ def test_a_round_is_on_disk_when_begin_round_returns(path):
     # another process reads the file while this one still runs, as after a kill
     book = Ledger(path, plan())
     book.begin_round(0)
-    code = "import pathlib,sys; print(pathlib.Path(sys.argv[1]).read_text(), end="")"
+    code = "import pathlib,sys; sys.stdout.write(pathlib.Path(sys.argv[1]).read_text())"
     seen = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
     assert json.loads(seen.stdout.splitlines()[-1]) == {"round": 0}
 

@@ -71,6 +71,11 @@ def test_a_capped_response_gets_no_fallback(robust):
     assert robust.extract("The answer is 5.", capped=True) is None
 
 
+def test_a_final_letter_is_read_from_a_capped_response_too():
+    assert FinalLetter().extract("Answer: B", capped=True) == "B"
+    assert FinalLetter().reward("Answer: B", "B", capped=True) == 1
+
+
 @settings(max_examples=200, deadline=None)
 @given(text=TEXTS, capped=st.booleans())
 def test_any_text_is_read_without_an_error_and_scored_0_or_1(text, capped):

@@ -361,6 +361,16 @@ def test_what_is_not_text_is_refused(verifier, bad):
         verifier.reward("42", bad)
 
 
+@pytest.mark.parametrize(
+    ("verifier", "response", "reference"),
+    [(BoxedMath(), boxed("4"), "4"), (NumberAnswer(), "so 4", "4"), (LetterAnswer(), "Answer: B", "B")],
+)
+def test_a_strict_scorer_reads_a_capped_response_as_any_other(verifier, response, reference):
+    assert verifier.extract(response, capped=True) == verifier.extract(response) == reference
+    assert verifier.reward(response, reference, capped=True) == 1
+    assert verifier.reward("cut", reference, capped=True) == 0
+
+
 def test_a_reference_that_is_no_option_letter_is_refused():
     with pytest.raises(ReproError, match="one option letter from A to E"):
         LetterAnswer().reward("Answer: B", "F")

@@ -1,0 +1,1 @@
+"""Language models: loading, adapters, rollouts and log-probabilities. Text in, tokens out."""

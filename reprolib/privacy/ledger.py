@@ -1,0 +1,180 @@
+"""The write-ahead ledger of a run: every draw of noise is on disk before it is made.
+
+    >>> ledger = Ledger(folder / "ledger.jsonl", plan)    # doctest: +SKIP
+    >>> ledger.begin_round(0)                             # doctest: +SKIP
+
+The first line holds the plan's public parameters; each further line stands for the noise of one round. A
+run that is killed and resumed repeats rounds, and each repetition adds a line: what was spent can be
+over-counted, never under-counted, so ``spent`` may exceed ``plan.rounds``. A line that a crash cut short
+counts too.
+
+Source: DP-GRPO, Theorem 1 (the budget composes over releases) and Appendix C-E (resumed runs).
+"""
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from reprolib.errors import ReproError
+from reprolib.privacy.accounting import Accountant
+from reprolib.privacy.plan import Plan
+
+_TORN = {"round": None, "torn": True}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a ledger file says.
+
+    Args:
+        plan: the plan in its first line.
+        rounds: the round of every further line, in order; None for a line that a crash cut short.
+    """
+
+    plan: Plan
+    rounds: tuple[int | None, ...]
+
+    @property
+    def spent(self) -> int:
+        """How often noise was drawn, or was about to be."""
+        return len(self.rounds)
+
+    def epsilon(self, *, accountant: Accountant = "pld") -> float:
+        """Budget of the rounds spent, at the plan's delta: 0 before the first, infinite without noise."""
+        if not self.rounds:
+            return 0.0
+        return replace(self.plan, rounds=self.spent).epsilon(accountant=accountant)
+
+
+def read(path: Path) -> Record:
+    """Read a ledger without changing it.
+
+    Raises:
+        ReproError: the file is missing, or a complete line is damaged; names file and line.
+    """
+    try:
+        *lines, rest = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise ReproError(f"cannot read the ledger {path}: {error.strerror}") from None
+    if not lines:
+        raise ReproError(f"{path}, line 1: the plan is cut short; no round was begun, so delete the file")
+    plan = _plan(path, lines[0])
+    rounds = [_round(path, number, line) for number, line in enumerate(lines[1:], start=2)]
+    return Record(plan, (*rounds, None) if rest else tuple(rounds))
+
+
+class Ledger:
+    """Opens or starts the ledger of a run; a last line that a crash cut short is completed, and counts.
+
+    Args:
+        path: the file, ``ledger.jsonl`` in the run's directory.
+        plan: the run's plan.
+
+    Raises:
+        ReproError: the file belongs to another plan, or a complete line in it is damaged.
+    """
+
+    def __init__(self, path: Path, plan: Plan):
+        self.path = path
+        header = json.dumps({"plan": _public(plan)}).encode() + b"\n"
+        # without a complete first line nothing was begun: the header is on disk before any round
+        if not path.is_file() or b"\n" not in path.read_bytes():
+            _replace(path, header)
+        found = read(path)
+        if found.plan != plan:
+            raise ReproError(
+                f"{path} belongs to another plan ({_difference(found.plan, plan)}): move it away"
+            )
+        content = path.read_bytes()
+        if not content.endswith(b"\n"):
+            whole = content[: content.rfind(b"\n") + 1]
+            _replace(path, whole + json.dumps(_TORN).encode() + b"\n")
+        self._record = read(path)
+
+    @property
+    def plan(self) -> Plan:
+        """The run's plan."""
+        return self._record.plan
+
+    @property
+    def spent(self) -> int:
+        """How often noise was drawn, or was about to be."""
+        return self._record.spent
+
+    def begin_round(self, index: int) -> None:
+        """Put a round on disk; call it before the round's noise is drawn.
+
+        Args:
+            index: the round, from 0. A resumed run may repeat one.
+
+        Raises:
+            ReproError: a negative index, or the disk refused the line (draw no noise then).
+        """
+        if index < 0:
+            raise ReproError(f"round {index}: expected a whole number, at least 0")
+        try:
+            with self.path.open("ab") as file:
+                file.write(json.dumps({"round": index}).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise ReproError(f"cannot write the ledger {self.path}: {error.strerror}") from None
+        self._record = replace(self._record, rounds=(*self._record.rounds, index))
+
+    def epsilon(self, *, accountant: Accountant = "pld") -> float:
+        """Budget of the rounds spent so far, see ``Record.epsilon``."""
+        return self._record.epsilon(accountant=accountant)
+
+
+def _public(plan: Plan) -> dict[str, Any]:
+    # JSON has no infinity: an unclipped run has the clip norm null
+    return {key: None if value == math.inf else value for key, value in asdict(plan).items()}
+
+
+def _plan(path: Path, line: bytes) -> Plan:
+    try:
+        fields = json.loads(line)["plan"]
+        return Plan(
+            **{**fields, "clip_norm": math.inf if fields["clip_norm"] is None else fields["clip_norm"]}
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise ReproError(f"{path}, line 1: expected the plan of a run ({error})") from None
+
+
+def _round(path: Path, number: int, line: bytes) -> int | None:
+    try:
+        entry = json.loads(line)
+        index = entry["round"]
+        valid = entry == _TORN or (type(index) is int and index >= 0 and entry == {"round": index})
+    except (ValueError, TypeError, KeyError):
+        valid = False
+    if not valid:
+        raise ReproError(
+            f"{path}, line {number}: expected a round such as {{\"round\": 7}}; the ledger is damaged, so "
+            "what the run spent is unknown: restore the file, or delete the run's directory"
+        )  # fmt: skip
+    return None if index is None else int(index)
+
+
+def _difference(old: Plan, new: Plan) -> str:
+    a, b = asdict(old), asdict(new)
+    return ", ".join(f"{key} {a[key]!r} there, {b[key]!r} here" for key in a if a[key] != b[key])
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replace a file so that the new content, and its name, survive a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,180 @@
+"""Reading finished runs. Nothing here needs torch."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from reprolib.errors import ReproError
+from reprolib.privacy import ledger
+from reprolib.privacy.accounting import Accountant
+from reprolib.privacy.plan import PrivacyCard
+from reprolib.runs import sources
+from reprolib.runs.spec import RunSpec, directory, runs_root
+
+State = Literal["missing", "unfinished", "finished", "stale"]
+SCORERS = ("strict", "rescore")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run on disk.
+
+    Args:
+        directory: where it is.
+        spec: what determined it.
+        provenance: sources, commit, versions, hardware, time and memory.
+    """
+
+    directory: Path
+    spec: RunSpec
+    provenance: dict[str, Any]
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """A row a response: evaluation, problem, seed, round, response, tokens, capped, strict, rescore."""
+        return pd.read_parquet(self.directory / "predictions.parquet")
+
+    @cached_property
+    def ledger(self) -> ledger.Record | None:
+        """What the run spent; None for the untrained base."""
+        path = self.directory / "ledger.jsonl"
+        return ledger.read(path) if path.is_file() else None
+
+    def epsilon(self, *, accountant: Accountant = "pld") -> float:
+        """Budget of the rounds spent, replayed ones included; infinite without noise, 0 for the base."""
+        return self.ledger.epsilon(accountant=accountant) if self.ledger else 0.0
+
+    def card(self) -> PrivacyCard:
+        """The privacy card of what was spent; no guarantee if the noise can be replayed.
+
+        Raises:
+            ReproError: the base spends nothing and has no card.
+        """
+        if self.ledger is None:
+            raise ReproError(f"{self.directory.name}: the base model is not trained, so it has no card")
+        spent = replace(self.ledger.plan, rounds=max(1, self.ledger.spent))
+        return spent.card(replayable=self.spec.entropy == "research")
+
+    def responses(self, evaluation: str, *, after: int | None = None) -> pd.DataFrame:
+        """The rows of one evaluation set, in the order of its problems.
+
+        Args:
+            after: rounds after which it was scored; None for the last.
+
+        Raises:
+            ReproError: a set that was not scored then.
+        """
+        after = self.spec.rounds if after is None else after
+        rows = self.predictions
+        found = rows[(rows["evaluation"] == evaluation) & (rows["round"] == after)]
+        if found.empty:
+            known = sorted({(str(e), int(r)) for e, r in zip(rows["evaluation"], rows["round"], strict=True)})
+            raise ReproError(
+                f"{self.directory.name} has no responses to {evaluation!r} after round {after}; "
+                f"it has: {known}"
+            )
+        return found.reset_index(drop=True)
+
+    def correct(
+        self, evaluation: str, scorer: str = "strict", *, after: int | None = None
+    ) -> NDArray[np.int64]:
+        """1 for each problem answered correctly, else 0, in the order of the problems.
+
+        Args:
+            evaluation: the evaluation set.
+            scorer: "strict", the reward's own, or "rescore", the sensitivity scorer.
+            after: rounds after which it was scored; None for the last.
+
+        Raises:
+            ReproError: an unknown scorer, a set that was not scored, or one that has no rescorer.
+        """
+        if scorer not in SCORERS:
+            raise ReproError(f"unknown scorer {scorer!r}: expected one of {', '.join(SCORERS)}")
+        column = self.responses(evaluation, after=after)[scorer]
+        if column.isna().any():
+            raise ReproError(f"{evaluation} has no sensitivity scorer: use the strict one")
+        return column.to_numpy(dtype=np.int64)
+
+
+def state(where: Path) -> State:
+    """Whether a run directory is missing, unfinished, finished, or made by other sources than today's."""
+    if not (where / "spec.json").is_file():
+        return "missing"
+    made_by = _json(where / "spec.json").get("sources")
+    if made_by != sources.fingerprint(read_spec(where / "spec.json").model):
+        return "stale"
+    return "finished" if (where / "provenance.json").is_file() else "unfinished"
+
+
+def load(where: Path, *, stale: Literal["refuse", "allow"] = "refuse") -> Run:
+    """Read a finished run.
+
+    Args:
+        where: the run's directory.
+        stale: "allow" to read a run that other sources made.
+
+    Raises:
+        ReproError: no run there, one that is not finished, or a stale one.
+    """
+    if not (where / "provenance.json").is_file():
+        raise ReproError(f"{where} holds no finished run: `reprolib run` starts or resumes it")
+    if stale == "refuse" and state(where) == "stale":
+        raise ReproError(
+            f"{where} was made by other sources than today's: run it again with `reprolib run`, or load it "
+            'with stale="allow"'
+        )
+    return Run(where, read_spec(where / "spec.json"), _json(where / "provenance.json"))
+
+
+def directories(tier: str | None = None) -> Iterator[Path]:
+    """Every run directory, those moved aside left out."""
+    for path in sorted(runs_root().glob(f"{tier or '*'}/*/*/spec.json")):
+        if path.parent == directory(read_spec(path)):
+            yield path.parent
+
+
+def best_learning_rate(pilots: Sequence[Run], evaluation: str = "selection") -> float:
+    """The rate of the pilot that answers most selection problems; a tie goes to the smaller rate.
+
+    Raises:
+        ReproError: no pilots, or an untrained one.
+
+    Source: DP-GRPO, Appendix C-D.
+    """
+    rates = [run.spec.learning_rate for run in pilots]
+    if not rates or None in rates:
+        raise ReproError(f"learning rates of the pilots: {rates}; expected trained runs")
+    scores = [(run.correct(evaluation).mean(), -(run.spec.learning_rate or 0.0)) for run in pilots]
+    return -max(scores)[1]
+
+
+def read_spec(path: Path) -> RunSpec:
+    """The spec in a file: the ``spec.json`` of a run, or one that holds a spec's fields alone.
+
+    Raises:
+        ReproError: no such file, or no spec in it; names the file.
+    """
+    content = _json(path)
+    try:
+        return RunSpec(**content.get("spec", content))
+    except (TypeError, ReproError) as error:
+        raise ReproError(f"{path}: not the spec of a run ({error})") from None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ReproError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ReproError(f"{path}: damaged JSON ({error}); delete the directory to run again") from None
+    if not isinstance(content, dict):
+        raise ReproError(f"{path}: expected a JSON object")
+    return content

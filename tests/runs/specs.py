@@ -1,0 +1,19 @@
+from typing import Any
+
+from reprolib.runs.spec import RunSpec
+
+FIELDS: dict[str, Any] = {
+    "paper": "dp_grpo", "study": "math", "arm": "dp_grpo", "task": "math", "tier": "smoke", "seed": 1,
+    "model": "micro", "method": "grpo", "population": 40, "expected_batch_size": 4.0, "rounds": 5,
+    "clip_norm": 0.5, "noise_multiplier": 1.1, "learning_rate": 1e-3, "max_new_tokens": 16,
+    "evaluation": ("math",),
+}  # fmt: skip
+
+
+def spec(**changes: Any) -> RunSpec:
+    return RunSpec(**{**FIELDS, **changes})
+
+
+def base(**changes: Any) -> RunSpec:
+    kept = ("paper", "study", "task", "tier", "seed", "model", "max_new_tokens", "evaluation")
+    return RunSpec(**{**{k: FIELDS[k] for k in kept}, "arm": "base", "method": "base", **changes})

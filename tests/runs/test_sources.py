@@ -1,0 +1,46 @@
+from reprolib.runs import sources
+
+
+def test_the_fingerprint_covers_mechanism_tasks_models_learning_and_runs():
+    rooms = {p.parent.name for p in sources.files()}
+    assert {"privacy", "tasks", "lm", "learn", "runs"} <= rooms
+    names = {f"{p.parent.name}/{p.name}" for p in sources.files()}
+    assert {
+        "privacy/mechanism.py",
+        "learn/trainer.py",
+        "learn/grpo.py",
+        "lm/generate.py",
+        "tasks/verifiers.py",
+    } <= names
+
+
+def test_code_that_no_run_uses_does_not_make_runs_stale():
+    names = {f"{p.parent.name}/{p.name}" for p in sources.files()}
+    assert not names & {"privacy/audit.py", "privacy/preference.py", "reprolib/cli.py", "evidence/stats.py"}
+
+
+def test_comments_and_docstrings_do_not_change_the_code_but_a_constant_does(tmp_path):
+    texts = {
+        "a": 'def f(x):\n    """Text."""\n    return x + 1\n',
+        "b": "# why\ndef f( x ):\n    return (x + 1)  # this\n",
+        "c": "def f(x):\n    return x + 2\n",
+    }
+    found = {}
+    for name, text in texts.items():
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        found[name] = sources._code(path)
+    assert found["a"] == found["b"] != found["c"]
+
+
+def test_the_weights_that_the_project_keeps_count(tmp_path, monkeypatch):
+    folder = tmp_path / "data" / "models" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"1")
+    monkeypatch.setattr(sources, "root", lambda: tmp_path)
+    monkeypatch.setattr(sources, "files", list)
+    first = sources.fingerprint("tiny")
+    (folder / "model.safetensors").write_bytes(b"2")
+    sources._fingerprint.cache_clear()
+    assert sources.fingerprint("tiny") != first
+    sources._fingerprint.cache_clear()
