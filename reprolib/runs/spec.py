@@ -170,9 +170,13 @@ class RunSpec(BaseModel):
     @property
     def name(self) -> str:
         """Name of the run's directory: arm, task, seed and a hash of all that determines the run."""
+        return f"{self.arm}-{self.task}-seed{self.seed}-{self.digest[:10]}"
+
+    @property
+    def digest(self) -> str:
+        """Hash of all that determines the run, in hexadecimal digits."""
         content = json.dumps(self.model_dump(exclude={"study"}), sort_keys=True)
-        digest = hashlib.sha256(content.encode()).hexdigest()[:10]
-        return f"{self.arm}-{self.task}-seed{self.seed}-{digest}"
+        return hashlib.sha256(content.encode()).hexdigest()
 
 
 def runs_root() -> Path:

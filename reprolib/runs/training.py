@@ -80,7 +80,8 @@ def build(spec: RunSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
     trainer = None
     if plan is not None:
         private = spec.entropy == "private"
-        entropy = EntropySource.private() if private else EntropySource.research(spec.seed)
+        # the digest as seed: two research runs share neither coins nor noise, whatever their seed
+        entropy = EntropySource.private() if private else EntropySource.research(int(spec.digest, 16))
         record_map = _record_map(spec, policy, engine, task, entropy)
         trainer = LearnTrainer[Any](
             policy, record_map, records(spec, task.train), plan, entropy,

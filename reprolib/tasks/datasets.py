@@ -69,6 +69,7 @@ class Task:
         verifier: the training reward and strict scorer.
         rescorer: the sensitivity scorer, where the benchmark has one.
         max_new_tokens: the completion cap.
+        example: a public question and its answer, shown before every problem, or None.
     """
 
     name: str
@@ -80,11 +81,14 @@ class Task:
     verifier: Verifier
     rescorer: Verifier | None
     max_new_tokens: int
+    example: tuple[str, str] | None = None
 
     def messages(self, problem: Problem) -> list[dict[str, str]]:
-        """The chat: the instruction, where there is one, then the problem's question."""
-        instruction = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*instruction, {"role": "user", "content": problem.question}]
+        """The chat: the instruction and the example, where there are any, then the problem's question."""
+        turns = [] if self.system is None else [("system", self.system)]
+        if self.example is not None:
+            turns += zip(("user", "assistant"), self.example, strict=True)
+        return [{"role": role, "content": text} for role, text in (*turns, ("user", problem.question))]
 
 
 Duplicates = Literal["refuse", "keep"]
@@ -127,6 +131,7 @@ def load(name: str, *, tier: str, duplicates: Duplicates = "refuse") -> Task:
         evaluation=_endpoint(name, pool, selection),
         selection=tuple(selection),
         system=prompts.instruction(name, tier=tier),
+        example=prompts.example(name, tier=tier),
         verifier=_VERIFIERS[name](),
         rescorer=_RESCORERS[name]() if name in _RESCORERS else None,
         max_new_tokens=prompts.completion_cap(name, tier=tier),

@@ -27,10 +27,13 @@ _INSTRUCTIONS = {
 }
 _INSTRUCTIONS["svamp"] = _INSTRUCTIONS["gsm8k"]
 
+# without an answer to imitate, the 135M-parameter model declares a letter in almost no response
+_CSQA_EXAMPLE = ("Where is milk kept cold?", ("oven", "refrigerator", "drawer", "shelf", "car"), "B")
+
 # paper: Table I, and Appendix D-D for SVAMP; small: what a 135M-parameter model needs
 _CAPS = {
     "paper": {"math": 1_024, "gsm8k": 512, "csqa": 512, "svamp": 512},
-    "small": {"math": 256, "gsm8k": 128, "csqa": 16, "svamp": 48},
+    "small": {"math": 256, "gsm8k": 128, "csqa": 8, "svamp": 48},
 }
 
 
@@ -46,6 +49,19 @@ def instruction(name: str, *, tier: str) -> str:
     """
     _require_known(name, tier)
     return _INSTRUCTIONS[name][tier]
+
+
+def example(name: str, *, tier: str) -> tuple[str, str] | None:
+    """A public question and its answer, shown before every problem; None where the instruction is enough.
+
+    Raises:
+        ReproError: there is no such task or tier.
+    """
+    _require_known(name, tier)
+    if (name, tier) != ("csqa", "small"):
+        return None
+    stem, options, letter = _CSQA_EXAMPLE
+    return multiple_choice(stem, options), declaration(letter)
 
 
 def completion_cap(name: str, *, tier: str) -> int:

@@ -126,9 +126,10 @@ def test_the_math_reference_is_the_last_complete_box(folder):
 def test_the_chat_is_the_public_instruction_and_the_question_and_the_gold_target_is_rewarded(folder, name):
     task = load(name, tier="small")
     for problem in (*task.train, *task.evaluation, *task.selection):
-        system, user = task.messages(problem)
+        system, *shown, user = task.messages(problem)
         assert system == {"role": "system", "content": task.system}
         assert user == {"role": "user", "content": problem.question}
+        assert tuple(turn["content"] for turn in shown) == (task.example or ())
         assert task.verifier.reward(problem.solution, problem.reference) == 1
         assert task.verifier.reward(problem.solution + " capped", problem.reference, capped=True) == 1
     assert (task.rescorer is not None) == (name in ("math", "csqa"))

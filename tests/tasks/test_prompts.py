@@ -1,7 +1,7 @@
 import pytest
 
 from reprolib.errors import ReproError
-from reprolib.tasks.prompts import completion_cap, declaration, instruction, multiple_choice
+from reprolib.tasks.prompts import completion_cap, declaration, example, instruction, multiple_choice
 from reprolib.tasks.verifiers import BoxedMath, LetterAnswer, NumberAnswer
 
 OPTIONS = ["bank", "library", "department store", "mall", "new york"]
@@ -55,8 +55,15 @@ def test_a_declaration_is_rewarded_for_its_letter_alone(letter):
 def test_an_unknown_letter_task_or_tier_is_refused():
     with pytest.raises(ReproError, match="option letter"):
         declaration("F")
-    for call in (instruction, completion_cap):
+    for call in (instruction, completion_cap, example):
         with pytest.raises(ReproError, match="expected one of csqa, gsm8k, math, svamp"):
             call("mmlu", tier="paper")
         with pytest.raises(ReproError, match="expected small or paper"):
             call("math", tier="micro")
+
+
+def test_the_small_model_is_shown_an_answer_that_the_strict_scorer_reads():
+    question, answer = example("csqa", tier="small")
+    assert LetterAnswer().extract(answer) in "ABCDE"
+    assert question.count("\n") == 5
+    assert example("csqa", tier="paper") is None
