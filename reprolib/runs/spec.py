@@ -35,7 +35,9 @@ class RunSpec(BaseModel):
     Args:
         paper, study, arm: where the run belongs. The study is a label: runs that two studies share are one.
         task, tier, seed: the task of ``tasks.datasets.load``; the seed fixes the adapter's initial weights.
-        model: a name of ``lm.models.load``.
+        model, dtype: a name of ``lm.models.load``, and the precision of its frozen weights; adapter, loss,
+            clip and noise stay in float32 or wider.
+        engine: what draws completions; "vllm" needs its own environment.
         method: "base" is the untrained model, scored only; the others train.
         advantage: of the GRPO loss: group-normalised, zero, of shuffled rewards, or 1 a correct completion.
         unit: the record that is clipped and protected: a prompt, or all prompts of a contributor.
@@ -65,6 +67,8 @@ class RunSpec(BaseModel):
     tier: Literal["smoke", "micro", "small", "paper"]
     seed: Annotated[int, Field(ge=0)]
     model: Annotated[str, Field(min_length=1)]
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    engine: Literal["transformers", "vllm"] = "transformers"
     method: Method
     advantage: Advantage = "full"
     unit: Unit = "prompt"

@@ -1,5 +1,6 @@
 """From a spec to a trainer and its scores: the one place where tasks, models and methods are put together."""
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,17 +69,19 @@ def build(spec: RunSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
     """
     from reprolib.learn.trainer import Trainer as LearnTrainer
     from reprolib.lm import models
-    from reprolib.lm.generate import TransformersEngine
     from reprolib.privacy.mechanism import EntropySource
     from reprolib.tasks import datasets
 
     task = replace(datasets.load(spec.task, tier=spec.tier), max_new_tokens=spec.max_new_tokens)
-    policy = models.load(spec.model)
-    if plan is not None:
-        policy = models.attach_lora(policy, seed=spec.seed)
-    engine = TransformersEngine(policy)
+    policy = models.load(spec.model, dtype=spec.dtype)
+    sets = {name: _evaluation_set(spec, task, name) for name in spec.evaluation}
+    problems = [*task.train, *(p for _, problems in sets.values() for p in problems)]
+    prompts = [models.encode(policy, task.messages(problem)) for problem in problems]
+    models.check_prompts(policy, prompts, spec.max_new_tokens, [problem.id for problem in problems])
+    engine = _engine(spec, policy, longest=max(map(len, prompts)))
     trainer = None
     if plan is not None:
+        policy = models.attach_lora(policy, seed=spec.seed)
         private = spec.entropy == "private"
         # the digest as seed: two research runs share neither coins nor noise, whatever their seed
         entropy = EntropySource.private() if private else EntropySource.research(int(spec.digest, 16))
@@ -89,9 +92,25 @@ def build(spec: RunSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
         )  # fmt: skip
     return Job(
         trainer=trainer,
-        score=lambda name: _score(spec, policy, engine, task, name),
+        score=lambda name: _score(spec, policy, engine, *sets[name]),
         save_adapter=lambda folder: models.save_adapter(policy, folder),
     )
+
+
+def _engine(spec: RunSpec, policy: "Policy", *, longest: int) -> "Engine":
+    """The engine of the base model; ``longest`` is the number of tokens of the longest prompt."""
+    if spec.engine == "transformers":
+        from reprolib.lm.generate import TransformersEngine
+
+        return TransformersEngine(policy)
+    from reprolib.lm.models import export
+    from reprolib.lm.vllm_engine import VllmEngine
+
+    with tempfile.TemporaryDirectory() as scratch:
+        export(policy, Path(scratch) / "base")
+        return VllmEngine(
+            Path(scratch) / "base", max_model_len=longest + spec.max_new_tokens + 1, dtype=spec.dtype
+        )
 
 
 def _record_map(
@@ -150,14 +169,23 @@ def canaries_present(spec: RunSpec) -> NDArray[np.bool_]:
     return np.random.default_rng([spec.seed, 1]).random(spec.canaries) < 0.5
 
 
-def _score(spec: RunSpec, policy: "Policy", engine: "Engine", own: "Task", name: str) -> list[dict[str, Any]]:
-    """One greedy response to each problem, scored by the set's own verifier and rescorer."""
-    from reprolib.lm import models
-    from reprolib.lm.generate import Sampling
+def _evaluation_set(spec: RunSpec, own: "Task", name: str) -> "tuple[Task, tuple[Problem, ...]]":
+    """The task that scores an evaluation set, and its problems."""
     from reprolib.tasks import datasets
 
-    task = own if name in (spec.task, SELECTION) else datasets.load(name, tier=spec.tier)
-    problems = task.selection if name == SELECTION else task.evaluation
+    if name == SELECTION:
+        return own, own.selection
+    task = own if name == spec.task else datasets.load(name, tier=spec.tier)
+    return task, task.evaluation
+
+
+def _score(
+    spec: RunSpec, policy: "Policy", engine: "Engine", task: "Task", problems: "Sequence[Problem]"
+) -> list[dict[str, Any]]:
+    """One greedy response to each problem, scored by the task's verifier and rescorer."""
+    from reprolib.lm import models
+    from reprolib.lm.generate import Sampling
+
     prompts = [models.encode(policy, task.messages(problem)) for problem in problems]
     engine.update(policy)
     greedy = Sampling(completions=1, max_new_tokens=spec.max_new_tokens, temperature=0.0)
