@@ -25,6 +25,7 @@ from reprolib.tasks import equality
 from reprolib.tasks.equality import clean, number
 
 Reward = Literal[0, 1]
+_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 
 
 def require_text(name: str, value: object) -> str:
@@ -151,8 +152,11 @@ class MathEquality:
 
     def equal(self, answer: str, reference: str) -> bool:
         """Whether the two answers are the equality.same; two equal strings always are."""
-        if answer.strip() == reference.strip():
+        left, right = answer.strip(), reference.strip()
+        if left == right:
             return True
+        if _INTEGER.fullmatch(left) and _INTEGER.fullmatch(right):
+            return int(left) == int(right)
         if not (equality.within_limits(answer) and equality.within_limits(reference)):
             self.refused += 1
             return False
