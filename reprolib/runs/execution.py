@@ -114,7 +114,7 @@ def _move_aside(where: Path) -> None:
 
 def _run(spec: RunSpec, where: Path, build: Build, every: int) -> None:
     start = time.monotonic()
-    made_by = sources.fingerprint(spec.model)
+    made_by = sources.fingerprint(spec.model, spec.engine)
     content = {"spec": spec.model_dump(mode="json"), "sources": made_by}
     write_atomically(where / "spec.json", json.dumps(content, indent=1) + "\n")
     plan = spec.plan() if spec.method in TRAINED else None

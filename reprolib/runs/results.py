@@ -108,7 +108,8 @@ def state(where: Path) -> State:
     if not (where / "spec.json").is_file():
         return "missing"
     made_by = _json(where / "spec.json").get("sources")
-    if made_by != sources.fingerprint(read_spec(where / "spec.json").model):
+    spec = read_spec(where / "spec.json")
+    if made_by != sources.fingerprint(spec.model, spec.engine):
         return "stale"
     return "finished" if (where / "provenance.json").is_file() else "unfinished"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from reprolib.paths import root
 
 EXECUTION = "reprolib.runs.execution"  # imports whatever trains and scores
+ENGINES = {"vllm": "reprolib.lm.vllm_engine"}  # what only runs with this engine use
 
 
 def files(module: str = EXECUTION) -> list[Path]:
@@ -22,25 +23,27 @@ def files(module: str = EXECUTION) -> list[Path]:
     return sorted(seen)
 
 
-def fingerprint(model: str) -> str:
+def fingerprint(model: str, engine: str = "transformers") -> str:
     """Hash of the code that trains and scores, and of the model if the project keeps its weights.
 
-    Comments, layout and docstrings do not count: they change no result.
+    Comments, layout and docstrings do not count: they change no result. Nor do other engines.
 
     Args:
         model: name of the run's model.
+        engine: what draws the run's completions.
     """
-    return _fingerprint(root(), model)
+    return _fingerprint(root(), model, engine)
 
 
 @lru_cache(maxsize=8)
-def _fingerprint(home: Path, model: str) -> str:
+def _fingerprint(home: Path, model: str, engine: str) -> str:
     # cached: a process goes on running the code that it started with
     # a model from elsewhere, by hub name or path, may be large: its name stands for it
     weights = [] if "/" in model else (home / "data" / "models" / model).rglob("*")
     kept = sorted(path for path in weights if path.suffix in (".json", ".safetensors"))
+    unused = {path for other, module in ENGINES.items() if other != engine for path in _paths(module)}
     digest = hashlib.sha256()
-    for path in [*files(), *kept]:
+    for path in [*(p for p in files() if p not in unused), *kept]:
         digest.update(str(path.relative_to(home)).encode())
         digest.update(_code(path) if path.suffix == ".py" else path.read_bytes())
     return digest.hexdigest()[:16]

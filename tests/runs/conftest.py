@@ -77,4 +77,4 @@ def runs_home(tmp_path, monkeypatch):
 @pytest.fixture
 def other_sources(monkeypatch):
     """Pretend that the code changed."""
-    return lambda: monkeypatch.setattr(sources, "fingerprint", lambda model: "other")
+    return lambda: monkeypatch.setattr(sources, "fingerprint", lambda model, engine: "other")

@@ -44,3 +44,9 @@ def test_the_weights_that_the_project_keeps_count(tmp_path, monkeypatch):
     sources._fingerprint.cache_clear()
     assert sources.fingerprint("tiny") != first
     sources._fingerprint.cache_clear()
+
+
+def test_another_engine_than_the_run_s_does_not_count(tmp_path, monkeypatch):
+    assert sources.fingerprint("tiny", "vllm") != sources.fingerprint("tiny")
+    unused = {p for module in sources.ENGINES.values() for p in sources._paths(module)}
+    assert unused and unused <= set(sources.files())
