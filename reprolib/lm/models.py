@@ -10,6 +10,7 @@ What may be trained, and why without dropout, is in ``reprolib.lm.adapters``.
 Source: DP-GRPO, Section III-C and Appendix C-A.
 """
 
+import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from reprolib.errors import ReproError
@@ -66,7 +67,7 @@ def load(name: str, *, dtype: str = "float32", device: str = "auto") -> Policy:
     source, options = _source(name)
     try:
         with _without_progress_bars():
-            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+            tokenizer = _tokenizer_class(source).from_pretrained(source, **options)
             model = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype], **options)
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -76,6 +77,17 @@ def load(name: str, *, dtype: str = "float32", device: str = "auto") -> Policy:
         ) from error
     _check_tokenizer(tokenizer, name)
     return Policy(model.to(device).eval().requires_grad_(False), tokenizer, name)
+
+
+def _tokenizer_class(source: str) -> Any:
+    """What the folder's own tokenizer file asks for; AutoTokenizer goes by the model's architecture alone.
+
+    It would read the word tokenizer of a Qwen2-shaped model as Qwen's own, which splits text elsewhere.
+    """
+    settings = Path(source) / "tokenizer_config.json"
+    declared = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+    plain = declared.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend")
+    return PreTrainedTokenizerFast if plain else AutoTokenizer
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
 from reprolib.errors import ReproError
+from reprolib.lm.adapters import PROJECTIONS
 from reprolib.lm.generate import Completion, Sampling, Uniform
 from reprolib.lm.models import DTYPES, Policy, adapter_parameters, save_adapter
 
@@ -75,6 +76,7 @@ class VllmEngine:
             enable_lora=True,
             max_lora_rank=reserved,
             max_loras=1,
+            lora_target_modules=list(PROJECTIONS),  # the head's own path fails on a CPU
             enable_prefix_caching=True,
             enforce_eager=True,
             gpu_memory_utilization=memory,

@@ -462,3 +462,10 @@ def test_only_linear_projections_are_wrapped(directory):
     policy = attach_lora(load(str(directory)), seed=0)
     head = policy.model.get_base_model().get_output_embeddings()
     assert type(head) is nn.Linear
+
+
+def test_a_word_tokenizer_beside_a_qwen2_model_is_not_read_as_qwens_own():
+    policy = load("micro")
+    question = "What is 5+3+2?"
+    assert policy.tokenizer.decode(policy.tokenizer.encode(question)) == question
+    assert policy.tokenizer.unk_token_id not in policy.tokenizer.encode(question)

@@ -38,21 +38,30 @@ from reprolib.lm.models import (
 )
 from tests import tiny
 
+VOCABULARY, WORDS = 40_000, len(tiny.tokenizer())
 CONTEXT, CACHE_BLOCK = 512, 128  # tokens; blocks of the prefix cache on a CPU
 GREEDY = Sampling(completions=1, max_new_tokens=16, temperature=0.0)
 SAMPLED = Sampling(completions=8, max_new_tokens=16, temperature=0.7)
 
 
 def random_model(directory: Path) -> None:
-    """A random Qwen2 whose folder asks for other sampling and another end token: neither may be taken."""
+    """A random Qwen2 whose folder asks for other sampling and another end token: neither may be taken.
+
+    Its vocabulary is padded to the size of real ones, because vLLM treats the head of a small one in
+    another way; the first coordinate makes a padding token too unlikely to be drawn.
+    """
     words = tiny.tokenizer()
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=len(words), hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=CONTEXT,
         tie_word_embeddings=True, eos_token_id=1, initializer_range=0.3,
     )  # fmt: skip
     policy = Policy(Qwen2ForCausalLM(config).eval(), words, "random")
+    embedding = policy.model.get_input_embeddings().weight.data
+    embedding[len(words) :] = 0
+    embedding[:, 0] = -5
+    embedding[: len(words), 0] = 5
     policy.model.generation_config.update(do_sample=True, top_k=1, eos_token_id=[1, 5])
     export(policy, directory)
 
@@ -147,8 +156,9 @@ class Checks:
         with torch.no_grad(), base(self.policy):
             logits = self.policy.model(torch.tensor([prompt])).logits[0, -1].double()
         return {
-            "counts": [counts[token] for token in range(len(logits))],
-            "expected": ((logits / 0.7).softmax(-1) * draws).tolist(),
+            "counts": [counts[token] for token in range(WORDS)],
+            "expected": ((logits / 0.7).softmax(-1)[:WORDS] * draws).tolist(),
+            "draws": draws,
         }
 
     def errors(self) -> dict:
