@@ -81,9 +81,8 @@ class Arms:
         if not specs:
             raise ReproError(f"tier {tier} of {paper} has no runs in {', '.join(studies)}")
         arms: dict[str, list[Run]] = {}
-        for directory in runs.ensure_all(specs):
-            run = runs.load(directory)
-            arms.setdefault(run.spec.arm, []).append(run)
+        for spec, directory in zip(specs, runs.ensure_all(specs), strict=True):
+            arms.setdefault(spec.arm, []).append(runs.load(directory))  # arms that agree share a run
         for arm, found in arms.items():
             if len({run.spec.task for run in found}) > 1:
                 raise ReproError(f"arm {arm!r} has runs on several tasks: read one study at a time")

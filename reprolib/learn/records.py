@@ -61,7 +61,7 @@ class GroupGradients:
     """
 
     def __init__(self, policy: Policy, token_loss: TokenLoss, *, reference: bool, method: Method = "batched",
-                 batch_tokens: int = 16_384, chunk: int | None = None):  # fmt: skip
+                 batch_tokens: int = 4096, chunk: int | None = None):  # fmt: skip
         self.policy, self.token_loss, self.reference = policy, token_loss, reference
         self.method, self.batch_tokens, self.chunk = method, batch_tokens, chunk
         self.parameters = adapter_parameters(policy.model)

@@ -7,9 +7,8 @@ The randomness of a rollout belongs to the record: it must be hidden and fresh (
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Protocol
 
 import numpy as np
@@ -73,9 +72,9 @@ class Engine(Protocol):
 class TransformersEngine:
     """Sampling with a transformers model in this process.
 
-    Prompts of equal length share a batch, so nothing is padded; a prompt is read once for all of its
-    completions; a finished completion leaves the batch. The adapter is merged into a copy of the base, so
-    that a token costs no more than the base's; the policy's own weights are never touched.
+    Prompts of similar length share a batch; a prompt is read once for all of its completions; a finished
+    completion leaves the batch. The adapter is merged into a copy of the base, so that a token costs no more
+    than the base's; the policy's own weights are never touched.
 
     Args:
         policy: the base; its adapter, if it has one, counts from the first ``update`` on.
@@ -116,34 +115,47 @@ class TransformersEngine:
         Raises:
             ReproError: an empty prompt, or a positive temperature without a source of randomness.
         """
+        if not all(prompts):
+            raise ReproError("a prompt is empty: expected at least one token")
         draws = _draws(len(prompts), sampling, uniform)
         found: list[list[Completion]] = [[] for _ in prompts]
-        by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        for length, group in groupby(by_length, key=lambda i: len(prompts[i])):
-            if length == 0:
-                raise ReproError("a prompt is empty: expected at least one token")
-            same = list(group)
-            size = max(1, self.batch_tokens // (sampling.completions * (length + sampling.max_new_tokens)))
-            for start in range(0, len(same), size):
-                batch = same[start : start + size]
-                ids = torch.tensor([list(prompts[i]) for i in batch])
-                chosen = None if draws is None else draws[batch]
-                for i, completions in zip(batch, self._complete(ids, sampling, chosen), strict=True):
-                    found[i] = completions
+        for batch in self._batches([len(p) for p in prompts], sampling):
+            chosen = None if draws is None else draws[batch]
+            completions = self._complete([prompts[i] for i in batch], sampling, chosen)
+            for i, drawn in zip(batch, completions, strict=True):
+                found[i] = drawn
         return found
 
-    def _complete(self, ids: Tensor, sampling: Sampling, draws: Tensor | None) -> list[list[Completion]]:
-        """Completions of prompts of one length: ids [prompts, length], draws [prompts, G, cap]."""
+    def _batches(self, lengths: Sequence[int], sampling: Sampling) -> Iterator[list[int]]:
+        """Indices of prompts that share a batch, by length, with a third of padding at most."""
+        batch: list[int] = []
+        for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+            tokens = (len(batch) + 1) * sampling.completions * (lengths[i] + sampling.max_new_tokens)
+            if batch and (tokens > self.batch_tokens or 2 * lengths[i] > 3 * lengths[batch[0]]):
+                yield batch
+                batch = []
+            batch.append(i)
+        if batch:
+            yield batch
+
+    def _complete(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, draws: Tensor | None
+    ) -> list[list[Completion]]:
+        """Completions of a batch of prompts; draws [prompts, G, cap]."""
         model, end = self._model, int(self.tokenizer.eos_token_id)
         copies, device = sampling.completions, model.device
-        total = len(ids) * copies
+        ids, mask = (t.to(device) for t in _padded(prompts))
         cache = DynamicCache(config=model.config)
-        logits = model(ids.to(device), past_key_values=cache, logits_to_keep=1).logits[:, -1]
+        first = (mask.cumsum(1) - 1).clamp(min=0)
+        logits = model(
+            ids, attention_mask=mask, position_ids=first, past_key_values=cache, logits_to_keep=1
+        ).logits[:, -1]
         cache.batch_repeat_interleave(copies)
-        logits = logits.repeat_interleave(copies, dim=0)
+        logits, mask = (t.repeat_interleave(copies, dim=0) for t in (logits, mask))
+        position = mask.sum(1, keepdim=True)
         uniform = None if draws is None else draws.flatten(0, 1).to(device)
-        tokens = torch.full((total, sampling.max_new_tokens), -1, device=device)
-        alive = torch.arange(total, device=device)
+        tokens = torch.full((len(mask), sampling.max_new_tokens), -1, device=device)
+        alive = torch.arange(len(mask), device=device)
         for step in range(sampling.max_new_tokens):
             u = None if uniform is None else uniform[alive, step]
             chosen = choose(logits, sampling.temperature, u)
@@ -153,10 +165,23 @@ class TransformersEngine:
                 break
             if len(keep) < len(alive):
                 cache.batch_select_indices(keep)
-                alive, chosen = alive[keep], chosen[keep]
-            logits = model(chosen[:, None], past_key_values=cache).logits[:, -1]
+                alive, chosen, mask, position = (t[keep] for t in (alive, chosen, mask, position))
+            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+            logits = model(
+                chosen[:, None], attention_mask=mask, position_ids=position, past_key_values=cache
+            ).logits[:, -1]
+            position = position + 1
         completions = [_completion(row, end) for row in tokens.tolist()]
-        return [completions[i : i + copies] for i in range(0, total, copies)]
+        return [completions[i : i + copies] for i in range(0, len(completions), copies)]
+
+
+def _padded(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Token ids and attention mask of prompts, padded on the left, both [prompts, longest]."""
+    longest = max(map(len, prompts))
+    gaps = [longest - len(p) for p in prompts]
+    ids = torch.tensor([[0] * gap + list(p) for gap, p in zip(gaps, prompts, strict=True)])
+    mask = torch.tensor([[0] * gap + [1] * len(p) for gap, p in zip(gaps, prompts, strict=True)])
+    return ids, mask
 
 
 def choose(logits: Tensor, temperature: float, uniform: Tensor | None) -> Tensor:

@@ -3,7 +3,7 @@
     >>> specs = runs.grid("dp_grpo", "micro", "math")             # doctest: +SKIP
     >>> found = [runs.load(path) for path in runs.ensure_all(specs)]  # doctest: +SKIP
 
-A directory ``runs/<tier>/<paper>/<arm>-<task>-seed<k>-<hash>`` holds ``spec.json``, ``ledger.jsonl``,
+A directory ``runs/<tier>/<paper>/<method>-<task>-seed<k>-<hash>`` holds ``spec.json``, ``ledger.jsonl``,
 ``metrics.jsonl`` (released quantities only), ``predictions.parquet``, ``adapter/`` and ``provenance.json``,
 which is written last. Rewards, completions on training prompts, batch sizes and the time of a round are
 private and are written nowhere.

@@ -40,7 +40,7 @@ def _fingerprint(home: Path, model: str, engine: str) -> str:
     # cached: a process goes on running the code that it started with
     # a model from elsewhere, by hub name or path, may be large: its name stands for it
     weights = [] if "/" in model else (home / "data" / "models" / model).rglob("*")
-    kept = sorted(path for path in weights if path.suffix in (".json", ".safetensors"))
+    kept = sorted(p for p in weights if p.suffix in (".json", ".safetensors") and p.name != "card.json")
     unused = {path for other, module in ENGINES.items() if other != engine for path in _paths(module)}
     digest = hashlib.sha256()
     for path in [*(p for p in files() if p not in unused), *kept]:

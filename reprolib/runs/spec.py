@@ -33,7 +33,7 @@ class RunSpec(BaseModel):
     """Everything that determines a training run; two equal specs name one directory.
 
     Args:
-        paper, study, arm: where the run belongs. The study is a label: runs that two studies share are one.
+        paper, study, arm: where the run belongs. Study and arm are labels: two of them may share a run.
         task, tier, seed: the task of ``tasks.datasets.load``; the seed fixes the adapter's initial weights.
         model, dtype: a name of ``lm.models.load``, and the precision of its frozen weights; adapter, loss,
             clip and noise stay in float32 or wider.
@@ -173,13 +173,14 @@ class RunSpec(BaseModel):
 
     @property
     def name(self) -> str:
-        """Name of the run's directory: arm, task, seed and a hash of all that determines the run."""
-        return f"{self.arm}-{self.task}-seed{self.seed}-{self.digest[:10]}"
+        """Name of the run's directory: method, task, seed and a hash of all that determines the run."""
+        method = self.method if self.advantage == "full" else f"{self.method}-{self.advantage}"
+        return f"{method}-{self.task}-seed{self.seed}-{self.digest[:10]}"
 
     @property
     def digest(self) -> str:
         """Hash of all that determines the run, in hexadecimal digits."""
-        content = json.dumps(self.model_dump(exclude={"study"}), sort_keys=True)
+        content = json.dumps(self.model_dump(exclude={"study", "arm"}), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -189,7 +190,7 @@ def runs_root() -> Path:
 
 
 def directory(spec: RunSpec) -> Path:
-    """Where a run is, or will be: ``runs/<tier>/<paper>/<arm>-<task>-seed<k>-<hash>``."""
+    """Where a run is, or will be: ``runs/<tier>/<paper>/<method>-<task>-seed<k>-<hash>``."""
     return runs_root() / spec.tier / spec.paper / spec.name
 
 
