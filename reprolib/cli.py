@@ -124,12 +124,13 @@ def _run_table(specs: "list[RunSpec]") -> Table:
     from reprolib import runs
 
     epsilon = cache(lambda plan: plan.epsilon())
-    table = Table(Column("run", overflow="fold"), "rounds", "noise multiplier", "epsilon", "state")
+    table = Table("arm", Column("run", overflow="fold"), "rounds", "noise multiplier", "epsilon", "state")
     for spec in dict.fromkeys(specs):
         plan = None if spec.method == "base" else spec.plan()
         noise = "" if plan is None else f"{plan.noise_multiplier:.6g}"
         budget = "" if plan is None else _epsilon_text(epsilon(plan), spec)
-        table.add_row(spec.name, str(spec.rounds), noise, budget, runs.state(runs.directory(spec)))
+        state = runs.state(runs.directory(spec))
+        table.add_row(spec.arm, spec.name, str(spec.rounds), noise, budget, state)
     return table
 
 

@@ -36,11 +36,11 @@ def rows(output):
 def test_a_dry_run_lists_the_runs_with_noise_budget_and_state_and_trains_nothing(trained):
     table = rows(call("run", "dp_grpo", "--tier", "micro", "--study", "math", "--dry-run"))
     specs = runs.grid("dp_grpo", "micro", "math")
-    assert [row[0] for row in table] == [s.name for s in specs]
+    assert [(row[0], row[1]) for row in table] == [(s.arm, s.name) for s in specs]
     by_arm = {s.arm: row for s, row in zip(specs, table, strict=True)}
-    assert by_arm["dp_grpo"][1:] == ["50", "0.48424", "8", "missing"]
-    assert by_arm["nonprivate"][1:] == ["50", "0", "not private", "missing"]
-    assert by_arm["base"][1:] == ["0", "", "", "missing"]
+    assert by_arm["dp_grpo"][2:] == ["50", "0.48424", "8", "missing"]
+    assert by_arm["nonprivate"][2:] == ["50", "0", "not private", "missing"]
+    assert by_arm["base"][2:] == ["0", "", "", "missing"]
     assert trained.made == []
 
 
@@ -68,22 +68,22 @@ def test_runs_shows_state_rounds_spent_and_epsilon(trained, monkeypatch):
     specs = [
         base(),
         spec(),
-        spec(noise_multiplier=0, clip_norm=None, arm="free"),
-        spec(entropy="research", arm="open"),
+        spec(noise_multiplier=0, clip_norm=None, task="gsm8k"),
+        spec(entropy="research", task="csqa"),
     ]
     for one in specs:
         runs.ensure(one)
     trained.die_after = 3
     with pytest.raises(KeyboardInterrupt):
-        runs.ensure(spec(arm="killed"))
-    table = {row[1].split("-")[0]: row[2:] for row in rows(call("runs"))}
+        runs.ensure(spec(seed=9))
+    table = {row[1].rpartition("-")[0]: row[2:] for row in rows(call("runs"))}
     epsilon = runs.load(runs.directory(spec())).epsilon()
-    assert table["base"] == ["finished", "", ""]
-    assert table["dp_grpo"] == ["finished", "5 of 5", f"{epsilon:.4g}"]
-    assert table["free"] == ["finished", "5 of 5", "not private"]
-    assert table["open"] == ["finished", "5 of 5", f"{epsilon:.4g} (replayable)"]
-    assert table["killed"][:2] == ["unfinished", "3 of 5"]
-    monkeypatch.setattr(runs.sources, "fingerprint", lambda model: "other")
+    assert table["base-math-seed1"] == ["finished", "", ""]
+    assert table["grpo-math-seed1"] == ["finished", "5 of 5", f"{epsilon:.4g}"]
+    assert table["grpo-gsm8k-seed1"] == ["finished", "5 of 5", "not private"]
+    assert table["grpo-csqa-seed1"] == ["finished", "5 of 5", f"{epsilon:.4g} (replayable)"]
+    assert table["grpo-math-seed9"][:2] == ["unfinished", "3 of 5"]
+    monkeypatch.setattr(runs.sources, "fingerprint", lambda model, engine: "other")
     assert {row[2] for row in rows(call("runs", "--tier", "smoke"))} == {"stale"}
     assert rows(call("runs", "--tier", "paper")) == []
 

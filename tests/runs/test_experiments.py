@@ -38,7 +38,7 @@ def edited(tmp_path, monkeypatch, root):
 @pytest.mark.parametrize("tier", TIERS)
 def test_every_study_of_a_tier_makes_valid_and_distinct_runs(tier):
     specs = runs.grid("dp_grpo", tier)
-    assert len({s.name for s in specs}) == len(specs)
+    assert len({(s.study, s.arm, s.seed) for s in specs}) == len(specs)
     for study in runs.studies("dp_grpo", tier):
         assert runs.grid("dp_grpo", tier, study)
 

@@ -114,6 +114,6 @@ def test_the_directory_is_under_the_repository_unless_an_environment_variable_mo
     monkeypatch.delenv("REPROLIB_RUNS", raising=False)
     where = directory(spec())
     assert where.parent == root() / "runs" / "smoke" / "dp_grpo"
-    assert where.name.startswith("dp_grpo-math-seed1-")
+    assert where.name.startswith("grpo-math-seed1-")
     monkeypatch.setenv("REPROLIB_RUNS", str(tmp_path))
     assert directory(spec()) == tmp_path / "smoke" / "dp_grpo" / where.name
