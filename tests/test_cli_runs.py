@@ -34,8 +34,8 @@ def rows(output):
 
 
 def test_a_dry_run_lists_the_runs_with_noise_budget_and_state_and_trains_nothing(trained):
-    table = rows(call("run", "dp_grpo", "--tier", "micro", "--study", "math", "--dry-run"))
-    specs = runs.grid("dp_grpo", "micro", "math")
+    table = rows(call("run", "dp_grpo", "--tier", "paper", "--study", "math", "--dry-run"))
+    specs = runs.grid("dp_grpo", "paper", "math")
     assert [(row[0], row[1]) for row in table] == [(s.arm, s.name) for s in specs]
     by_arm = {s.arm: row for s, row in zip(specs, table, strict=True)}
     assert by_arm["dp_grpo"][2:] == ["50", "0.48424", "8", "missing"]
