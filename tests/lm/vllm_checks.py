@@ -48,7 +48,7 @@ def random_model(directory: Path) -> None:
     """A random Qwen2 whose folder asks for other sampling and another end token: neither may be taken.
 
     Its vocabulary is padded to the size of real ones, because vLLM treats the head of a small one in
-    another way; the first coordinate makes a padding token too unlikely to be drawn.
+    another way. The first coordinate, to which no layer of the base adds, separates words from padding.
     """
     words = tiny.tokenizer()
     torch.manual_seed(0)
@@ -60,8 +60,11 @@ def random_model(directory: Path) -> None:
     policy = Policy(Qwen2ForCausalLM(config).eval(), words, "random")
     embedding = policy.model.get_input_embeddings().weight.data
     embedding[len(words) :] = 0
-    embedding[:, 0] = -5
-    embedding[: len(words), 0] = 5
+    embedding[:, 0] = -30
+    embedding[: len(words), 0] = 30
+    for layer in policy.model.model.layers:
+        layer.self_attn.o_proj.weight.data[0] = 0
+        layer.mlp.down_proj.weight.data[0] = 0
     policy.model.generation_config.update(do_sample=True, top_k=1, eos_token_id=[1, 5])
     export(policy, directory)
 
