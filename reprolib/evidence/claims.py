@@ -36,7 +36,7 @@ Status = Literal[
 ]
 MEANING: dict[Status, str] = {
     "confirmed": "recomputed here and equal to the published value within its printed digits",
-    "confirmed-direction": "measured at a smaller tier: same sign, clear of zero; or null here as there",
+    "confirmed-direction": "measured at a smaller tier: same sign, clear of zero; or where a published null could lie",
     "not-resolved": "measured at a smaller tier: the interval includes zero",
     "contradicted": "recomputed or measured here, and it disagrees",
     "published-inconsistent": "does not follow from the paper's own other numbers",
@@ -308,10 +308,11 @@ def _effect_status(claim: Claim, outcome: Outcome) -> Status:
         return "confirmed-direction" if outcome.value else "contradicted"
     if outcome.low is None or outcome.high is None:
         return "not-resolved"
-    resolved = outcome.low > 0 or outcome.high < 0
     if claim.low is not None and claim.high is not None and claim.low <= 0 <= claim.high:
-        return "contradicted" if resolved else "confirmed-direction"  # the paper resolves no effect
-    if not resolved:
+        # the paper resolves no effect: ours agrees if it could lie where the paper's could
+        meet = outcome.low <= float(claim.high) and outcome.high >= float(claim.low)
+        return "confirmed-direction" if meet else "contradicted"
+    if outcome.low <= 0 <= outcome.high:
         return "not-resolved"
     same = (outcome.low > 0) == (float(claim.published or 0) > 0)
     return "confirmed-direction" if same else "contradicted"

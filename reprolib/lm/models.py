@@ -1,5 +1,7 @@
 """A policy: a frozen public language model, its tokenizer, and a LoRA adapter that alone is trained.
 
+::
+
     policy = attach_lora(load("micro"), seed=0)
     parameters = adapter_parameters(policy.model)     # what is clipped, noised and released
     with base(policy):                                # the reference policy
