@@ -3,8 +3,8 @@
     python benchmarks/per_record_gradient.py [--repeats 5] [--prompts 64] [--tokens 8]
 
 Peers: one ordinary backward pass of the same batch, which gives no per-prompt gradient at all; opacus'
-per-sample gradients, in its usual layout and in ours; one backward pass a prompt. The errors are against one backward pass a prompt in
-binary64. Prompts of 14 tokens with 8 completions each.
+per-sample gradients, in its usual layout and in ours; one backward pass a prompt. The errors are against
+one backward pass a prompt in binary64. Prompts of 14 tokens with 8 completions each.
 """
 
 import argparse

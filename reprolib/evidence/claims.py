@@ -36,7 +36,7 @@ Status = Literal[
 ]
 MEANING: dict[Status, str] = {
     "confirmed": "recomputed here and equal to the published value within its printed digits",
-    "confirmed-direction": "measured at a smaller tier: same sign, clear of zero; or where a published null could lie",
+    "confirmed-direction": "measured at a smaller tier: same sign, clear of zero; or inside a published null",
     "not-resolved": "measured at a smaller tier: the interval includes zero",
     "contradicted": "recomputed or measured here, and it disagrees",
     "published-inconsistent": "does not follow from the paper's own other numbers",

@@ -49,4 +49,5 @@ def test_the_weights_that_the_project_keeps_count(tmp_path, monkeypatch):
 def test_another_engine_than_the_run_s_does_not_count(tmp_path, monkeypatch):
     assert sources.fingerprint("tiny", "vllm") != sources.fingerprint("tiny")
     unused = {p for module in sources.ENGINES.values() for p in sources._paths(module)}
-    assert unused and unused <= set(sources.files())
+    assert unused
+    assert unused <= set(sources.files())
