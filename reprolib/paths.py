@@ -1,6 +1,8 @@
-"""Where the repository's folders are, and how its files are written."""
+"""Where the repository's folders are, how files are written, and which of them a piece of code imports."""
 
+import ast
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from reprolib.errors import ReproError
@@ -24,3 +26,29 @@ def write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
+
+
+def imports(code: str | bytes) -> Iterator[Path]:
+    """The package files that a piece of code imports itself."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "reprolib":
+                stem = root().joinpath(*name.split("."))
+                yield from (p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file())
+
+
+def reachable(files: Iterable[Path]) -> set[Path]:
+    """These package files and those that they import, directly or not."""
+    waiting, seen = list(files), set[Path]()
+    while waiting:
+        path = waiting.pop()
+        if path not in seen:
+            seen.add(path)
+            waiting += imports(path.read_bytes())
+    return seen

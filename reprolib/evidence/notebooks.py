@@ -7,7 +7,6 @@ against the cell tagged ``parameters`` before papermill runs.
 import ast
 import hashlib
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import yaml
 from papermill.exceptions import PapermillExecutionError
 
 from reprolib.errors import ReproError
-from reprolib.paths import root, write_atomically
+from reprolib.paths import imports, reachable, root, write_atomically
 
 # a progress bar that no notebook of ours shows complains that it cannot be a widget
 warnings.filterwarnings("ignore", message="IProgress not found")
@@ -190,30 +189,9 @@ def sources(number: str) -> list[Path]:
     """The ``reprolib`` files that a chapter imports, directly or not: what its result depends on."""
     code = "\n".join(c.source for c in read(notebook(number)).cells if c.cell_type == "code")
     lines = "\n".join(line for line in code.splitlines() if not line.lstrip().startswith(("%", "!")))
-    waiting, seen = list(_imports(lines)), set()
-    while waiting:
-        path = waiting.pop()
-        if path in seen:
-            continue
-        seen.add(path)
-        if path.parent.name == "checks":  # loaded by name
-            waiting += path.parent.glob("*.py")
-        waiting += _imports(path.read_text(encoding="utf-8"))
-    return sorted(seen)
-
-
-def _imports(code: str) -> Iterable[Path]:
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        for name in names:
-            if name.split(".")[0] == "reprolib":
-                stem = root().joinpath(*name.split("."))
-                yield from (p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file())
+    found = reachable(imports(lines))
+    by_name = {p for path in found if path.parent.name == "checks" for p in path.parent.glob("*.py")}
+    return sorted(found | reachable(by_name))
 
 
 def sources_hash(number: str) -> str:

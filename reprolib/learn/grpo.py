@@ -15,7 +15,8 @@ from reprolib.learn.records import Group, GroupGradients, Method
 from reprolib.lm.generate import Completion, Engine, Sampling
 from reprolib.lm.models import Policy, encode
 from reprolib.privacy.mechanism import EntropySource
-from reprolib.tasks.datasets import Problem, Task
+from reprolib.tasks.datasets import Problem, Task, check_rewards
+from reprolib.tasks.verifiers import Reward
 
 C = 1e-4  # the constant c of equation 2
 Advantage = Literal["full", "positive", "shuffled", "zero"]
@@ -117,7 +118,7 @@ class GroupPolicyGradient:
         self, records: Sequence[Problem | Sequence[Problem]], entropy: EntropySource
     ) -> Iterator[Tensor]:
         """Roll out, reward and differentiate: Algorithm 1, lines 4 to 6."""
-        members = [[r] if isinstance(r, Problem) else list(r) for r in records]
+        members = problems_of(records)
         problems = [p for record in members for p in record]
         groups = iter(self.groups(problems, entropy))
         yield from self.gradients([[next(groups) for _ in record] for record in members])
@@ -140,17 +141,19 @@ class GroupPolicyGradient:
         return tuple(ladder(found, self.advantage, order).tolist())
 
 
-def rewards(policy: Policy, task: Task, problem: Problem, drawn: Sequence[Completion]) -> list[int]:
+def problems_of(records: Sequence[Problem | Sequence[Problem]]) -> list[list[Problem]]:
+    """The problems of each record: a prompt alone, or all prompts of a contributor."""
+    return [[r] if isinstance(r, Problem) else list(r) for r in records]
+
+
+def rewards(policy: Policy, task: Task, problem: Problem, drawn: Sequence[Completion]) -> tuple[Reward, ...]:
     """The verifier's reward of each completion, 0 or 1.
 
     Raises:
         ReproError: the verifier returned something else.
     """
-    found = []
-    for completion in drawn:
-        text = policy.tokenizer.decode(completion.tokens, skip_special_tokens=True)
-        reward = task.verifier.reward(text, problem.reference)
-        if reward not in (0, 1):
-            raise ReproError(f"problem {problem.id}: reward {reward!r}, expected 0 or 1")
-        found.append(int(reward))
-    return found
+    texts = (policy.tokenizer.decode(c.tokens, skip_special_tokens=True) for c in drawn)
+    try:
+        return check_rewards(task.verifier.reward(text, problem.reference) for text in texts)
+    except ReproError as error:
+        raise ReproError(f"problem {problem.id}: {error}") from None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from reprolib.learn.grpo import rewards
+from reprolib.learn.grpo import problems_of, rewards
 from reprolib.learn.records import Group, GroupGradients, Method
 from reprolib.lm.generate import Engine, Sampling
 from reprolib.lm.models import Policy, encode
@@ -43,8 +43,7 @@ class Imitation:
         self, records: Sequence[Problem | Sequence[Problem]], entropy: EntropySource
     ) -> Iterator[Tensor]:
         """The gradients of the records' likelihoods; no randomness inside a record."""
-        members = [[r] if isinstance(r, Problem) else list(r) for r in records]
-        yield from self.gradients([[self.group(p) for p in record] for record in members])
+        yield from self.gradients([[self.group(p) for p in record] for record in problems_of(records)])
 
     def group(self, problem: Problem) -> Group:
         """The problem's prompt and targets."""

@@ -2,25 +2,18 @@
 
 import ast
 import hashlib
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from reprolib.paths import root
+from reprolib.paths import imports, reachable, root
 
 EXECUTION = "reprolib.runs.execution"  # imports whatever trains and scores
 ENGINES = {"vllm": "reprolib.lm.vllm_engine"}  # what only runs with this engine use
 
 
-def files(module: str = EXECUTION) -> list[Path]:
-    """The package files that a module imports, directly or not, itself included."""
-    waiting, seen = list(_paths(module)), set[Path]()
-    while waiting:
-        path = waiting.pop()
-        if path not in seen:
-            seen.add(path)
-            waiting += [p for name in _imported(ast.parse(path.read_bytes())) for p in _paths(name)]
-    return sorted(seen)
+def files() -> list[Path]:
+    """The package files that training and scoring import, directly or not."""
+    return sorted(reachable(imports(f"import {EXECUTION}")))
 
 
 def fingerprint(model: str, engine: str = "transformers") -> str:
@@ -41,7 +34,9 @@ def _fingerprint(home: Path, model: str, engine: str) -> str:
     # a model from elsewhere, by hub name or path, may be large: its name stands for it
     weights = [] if "/" in model else (home / "data" / "models" / model).rglob("*")
     kept = sorted(p for p in weights if p.suffix in (".json", ".safetensors") and p.name != "card.json")
-    unused = {path for other, module in ENGINES.items() if other != engine for path in _paths(module)}
+    unused = {
+        path for other, module in ENGINES.items() if other != engine for path in imports(f"import {module}")
+    }
     digest = hashlib.sha256()
     for path in [*(p for p in files() if p not in unused), *kept]:
         digest.update(str(path.relative_to(home)).encode())
@@ -58,18 +53,3 @@ def _code(path: Path) -> bytes:
         ):
             node.body = node.body[1:]
     return ast.dump(tree).encode()
-
-
-def _imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _paths(name: str) -> Iterator[Path]:
-    if name.split(".")[0] == "reprolib":
-        stem = root().joinpath(*name.split("."))
-        yield from (p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file())

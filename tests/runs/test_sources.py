@@ -1,3 +1,4 @@
+from reprolib.paths import imports
 from reprolib.runs import sources
 
 
@@ -39,6 +40,7 @@ def test_the_weights_that_the_project_keeps_count(tmp_path, monkeypatch):
     (folder / "model.safetensors").write_bytes(b"1")
     monkeypatch.setattr(sources, "root", lambda: tmp_path)
     monkeypatch.setattr(sources, "files", list)
+    monkeypatch.setattr(sources, "files", list)
     first = sources.fingerprint("tiny")
     (folder / "model.safetensors").write_bytes(b"2")
     sources._fingerprint.cache_clear()
@@ -48,6 +50,6 @@ def test_the_weights_that_the_project_keeps_count(tmp_path, monkeypatch):
 
 def test_another_engine_than_the_run_s_does_not_count(tmp_path, monkeypatch):
     assert sources.fingerprint("tiny", "vllm") != sources.fingerprint("tiny")
-    unused = {p for module in sources.ENGINES.values() for p in sources._paths(module)}
+    unused = {p for module in sources.ENGINES.values() for p in imports(f"import {module}")}
     assert unused
     assert unused <= set(sources.files())

@@ -18,9 +18,6 @@ from reprolib.tasks.procedural import SIZES, kind, micro_task, public_text
 
 NAMES = tuple(SIZES)
 MODEL = Path(__file__).resolve().parents[2] / "data/models/micro"
-needs_model = pytest.mark.skipif(
-    not (MODEL / "model.safetensors").exists(), reason="data/models/micro is not trained"
-)
 
 
 def every(task: Task) -> tuple[Problem, ...]:
@@ -187,7 +184,6 @@ def base():  # type: ignore[no-untyped-def]
     return Policy(model.eval(), PreTrainedTokenizerFast.from_pretrained(MODEL), "micro")
 
 
-@needs_model
 def test_weights_are_small_float32_and_of_the_qwen2_architecture() -> None:
     model = base().model
     assert (MODEL / "model.safetensors").stat().st_size < 1_500_000
@@ -200,7 +196,6 @@ def after_a_full_stop(question: str) -> bool:
     return question.startswith("Choose a kind of")
 
 
-@needs_model
 @pytest.mark.parametrize("name", NAMES)
 def test_questions_and_solutions_survive_the_tokenizer_and_are_short(name: str) -> None:
     tokenizer, task = base().tokenizer, micro_task(name, tier="micro")
@@ -214,7 +209,6 @@ def test_questions_and_solutions_survive_the_tokenizer_and_are_short(name: str) 
         assert tokenizer.unk_token_id not in {token for row in ids for token in row}
 
 
-@needs_model
 def test_only_the_word_of_option_a_after_a_full_stop_is_unknown_to_the_tokenizer() -> None:
     tokenizer = base().tokenizer
     for problem in every(micro_task("csqa", tier="micro")):
@@ -225,14 +219,12 @@ def test_only_the_word_of_option_a_after_a_full_stop_is_unknown_to_the_tokenizer
             assert tokenizer.decode(ids) == f"{before} A {tokenizer.unk_token} {options}"
 
 
-@needs_model
 @given(st.text(max_size=40))
 def test_no_text_makes_the_tokenizer_fail(text: str) -> None:
     tokenizer = base().tokenizer
     assert all(0 <= token < len(tokenizer) for token in tokenizer(text)["input_ids"])
 
 
-@needs_model
 def test_the_chat_template_ends_with_the_assistants_turn() -> None:
     messages = [{"role": "system", "content": "5"}, {"role": "user", "content": "Find 1+2+3."}]
     text = base().tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -261,7 +253,6 @@ def sample_scores(name: str) -> dict[str, float]:
     return shares | {"unread": sum(task.verifier.extract(r) is None for r in replies) / 400}
 
 
-@needs_model
 @pytest.mark.parametrize("name", NAMES)
 def test_the_model_cards_figures_are_found_again_on_a_sample(name: str) -> None:
     card = json.loads((MODEL / "card.json").read_text())["measured"][name]["all"]
@@ -270,7 +261,6 @@ def test_the_model_cards_figures_are_found_again_on_a_sample(name: str) -> None:
         assert share == pytest.approx(card[key], abs=4.5 * (0.25 / 400) ** 0.5)
 
 
-@needs_model
 @pytest.mark.parametrize("name", ["math", "csqa"])
 def test_the_base_leaves_right_answers_without_the_format(name: str) -> None:
     scores = sample_scores(name)
@@ -278,14 +268,12 @@ def test_the_base_leaves_right_answers_without_the_format(name: str) -> None:
     assert scores["unread"] > 0.02
 
 
-@needs_model
 @pytest.mark.parametrize("name", NAMES)
 def test_the_card_covers_every_kind_of_problem(name: str) -> None:
     kinds = json.loads((MODEL / "card.json").read_text())["measured"][name]
     assert set(kinds) - {"all"} == {kind(p) for p in micro_task(name, tier="micro").evaluation}
 
 
-@needs_model
 @pytest.mark.parametrize("name", ["math", "gsm8k"])
 def test_groups_with_both_rewards_are_as_frequent_as_designed(name: str) -> None:
     mixed = json.loads((MODEL / "card.json").read_text())["measured"][name]["all"]["mixed"]
