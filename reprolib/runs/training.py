@@ -78,6 +78,7 @@ def build(spec: RunSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
     problems = [*task.train, *(p for _, problems in sets.values() for p in problems)]
     prompts = [models.encode(policy, task.messages(problem)) for problem in problems]
     models.check_prompts(policy, prompts, spec.max_new_tokens, [problem.id for problem in problems])
+    encoded = {problem.id: prompt for problem, prompt in zip(problems, prompts, strict=True)}
     engine = _engine(spec, policy, longest=max(map(len, prompts)))
     trainer = None
     if plan is not None:
@@ -92,7 +93,7 @@ def build(spec: RunSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
         )  # fmt: skip
     return Job(
         trainer=trainer,
-        score=lambda name: _score(spec, policy, engine, *sets[name]),
+        score=lambda name: _score(spec, policy, engine, *sets[name], encoded),
         save_adapter=lambda folder: models.save_adapter(policy, folder),
     )
 
@@ -180,13 +181,20 @@ def _evaluation_set(spec: RunSpec, own: "Task", name: str) -> "tuple[Task, tuple
 
 
 def _score(
-    spec: RunSpec, policy: "Policy", engine: "Engine", task: "Task", problems: "Sequence[Problem]"
+    spec: RunSpec,
+    policy: "Policy",
+    engine: "Engine",
+    task: "Task",
+    problems: "Sequence[Problem]",
+    encoded: dict[str, list[int]],
 ) -> list[dict[str, Any]]:
-    """One greedy response to each problem, scored by the task's verifier and rescorer."""
-    from reprolib.lm import models
+    """One greedy response to each problem, scored by the task's verifier and rescorer.
+
+    ``encoded`` holds the tokens of each problem's prompt, by id.
+    """
     from reprolib.lm.generate import Sampling
 
-    prompts = [models.encode(policy, task.messages(problem)) for problem in problems]
+    prompts = [encoded[problem.id] for problem in problems]
     engine.update(policy)
     greedy = Sampling(completions=1, max_new_tokens=spec.max_new_tokens, temperature=0.0)
     rows = []
