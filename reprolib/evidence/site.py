@@ -25,6 +25,20 @@ UNNEEDED = re.compile(
     r"|<script[^>]*fontawesome/[^>]*/js/all\.min\.js[^>]*></script>"
 )
 
+# Jupyter Book's own front page is a bare redirect: without title, and without the icon that a browser then
+# asks for at the root of the site.
+FRONT = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="0; url=book/index.html">
+<link rel="icon" href="_static/favicon.svg" type="image/svg+xml">
+<title>Private post-training, re-run</title>
+</head>
+<body><a href="book/index.html">Private post-training, re-run</a></body>
+</html>
+"""
+
 
 def build() -> Path:
     """Build the book from ``book/executed`` and return its index page.
@@ -50,6 +64,7 @@ def build() -> Path:
         text = page.read_text(encoding="utf-8")
         if UNNEEDED.search(text):
             write_atomically(page, UNNEEDED.sub("", text))
+    write_atomically(pages / "index.html", FRONT)
     return pages / "index.html"
 
 
