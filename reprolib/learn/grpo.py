@@ -4,16 +4,16 @@ Source: DP-GRPO, Section III-B (equations 2 and 3), Section V (equation 7), Algo
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from reprolib.errors import ReproError
-from reprolib.learn.records import Group, GroupGradients, Method
+from reprolib.learn.records import Group, GroupGradients, Method, PromptReader, prompt_reader
 from reprolib.lm.generate import Completion, Engine, Sampling
-from reprolib.lm.models import Policy, encode
+from reprolib.lm.models import Policy
 from reprolib.privacy.mechanism import EntropySource
 from reprolib.tasks.datasets import Problem, Task, check_rewards
 from reprolib.tasks.verifiers import Reward
@@ -89,6 +89,7 @@ class GroupPolicyGradient:
         temperature: of the sampling.
         kl_weight: beta.
         advantage: rung of the ladder.
+        prompts: a problem's prompt in tokens, where several users share what was read.
         method, chunk: how gradients are computed; see ``GroupGradients``.
 
     Raises:
@@ -96,8 +97,8 @@ class GroupPolicyGradient:
     """
 
     def __init__(self, policy: Policy, engine: Engine, task: Task, *, group_size: int, temperature: float,
-                 kl_weight: float, advantage: Advantage = "full", method: Method = "batched",
-                 chunk: int | None = None):  # fmt: skip
+                 kl_weight: float, advantage: Advantage = "full", prompts: PromptReader | None = None,
+                 method: Method = "batched", chunk: int | None = None):  # fmt: skip
         if group_size < 2:
             raise ReproError(f"group_size = {group_size}: a group needs at least 2 completions")
         if kl_weight < 0:
@@ -105,6 +106,7 @@ class GroupPolicyGradient:
         if advantage not in ("full", "positive", "shuffled", "zero"):
             raise ReproError(f"advantage = {advantage!r}: expected full, positive, shuffled or zero")
         self.policy, self.engine, self.task, self.advantage = policy, engine, task, advantage
+        self.prompts = prompts or prompt_reader(policy, task)
         self.sampling = Sampling(
             completions=group_size, max_new_tokens=task.max_new_tokens, temperature=temperature
         )
@@ -125,11 +127,11 @@ class GroupPolicyGradient:
 
     def groups(self, problems: Sequence[Problem], entropy: EntropySource) -> list[Group]:
         """Each problem's completions from the current policy with their advantages."""
-        prompts = [encode(self.policy, self.task.messages(p)) for p in problems]
+        prompts = [self.prompts(p) for p in problems]
         self.engine.update(self.policy)
         rollouts = self.engine.generate(prompts, self.sampling, entropy.rollouts)
         return [
-            Group(tuple(prompt), tuple(c.tokens for c in drawn), self._advantages(problem, drawn, entropy))
+            Group(prompt, tuple(c.tokens for c in drawn), self._advantages(problem, drawn, entropy))
             for problem, prompt, drawn in zip(problems, prompts, rollouts, strict=True)
         ]
 
@@ -139,6 +141,14 @@ class GroupPolicyGradient:
         found = torch.tensor([float(r) for r in rewards(self.policy, self.task, problem, drawn)])
         order = torch.from_numpy(entropy.rollouts(len(drawn)).argsort())
         return tuple(ladder(found, self.advantage, order).tolist())
+
+
+def base_rollouts(engine: Engine, task: Task, prompts: Sequence[Sequence[int]], *, group_size: int,
+                  temperature: float, entropy: EntropySource) -> list[list[Completion]]:  # fmt: skip
+    """Completions of each prompt from the public base: the engine's adapter is switched off."""
+    engine.update(None)
+    sampling = Sampling(completions=group_size, max_new_tokens=task.max_new_tokens, temperature=temperature)
+    return engine.generate(prompts, sampling, entropy.rollouts)
 
 
 def problems_of(records: Sequence[Problem | Sequence[Problem]]) -> list[list[Problem]]:
@@ -152,8 +162,13 @@ def rewards(policy: Policy, task: Task, problem: Problem, drawn: Sequence[Comple
     Raises:
         ReproError: the verifier returned something else.
     """
-    texts = (policy.tokenizer.decode(c.tokens, skip_special_tokens=True) for c in drawn)
+
+    @cache  # a group often holds one completion several times
+    def reward(tokens: tuple[int, ...]) -> Reward:
+        text = policy.tokenizer.decode(tokens, skip_special_tokens=True)
+        return task.verifier.reward(text, problem.reference)
+
     try:
-        return check_rewards(task.verifier.reward(text, problem.reference) for text in texts)
+        return check_rewards(reward(c.tokens) for c in drawn)
     except ReproError as error:
         raise ReproError(f"problem {problem.id}: {error}") from None

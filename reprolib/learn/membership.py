@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reprolib.learn.grpo import advantages, rewards
+from reprolib.learn.grpo import advantages, base_rollouts, rewards
 from reprolib.learn.sft import gold_targets
-from reprolib.lm.generate import Engine, Sampling
+from reprolib.lm.generate import Engine
 from reprolib.lm.logprobs import log_probabilities, pack
 from reprolib.lm.models import Policy, base, encode
 from reprolib.privacy.mechanism import EntropySource
@@ -71,9 +71,9 @@ def reward_scores(policy: Policy, engine: Engine, task: Task, problems: Sequence
         entropy: the attacker's own randomness.
     """
     prompts = [encode(policy, task.messages(p)) for p in problems]
-    engine.update(None)
-    sampling = Sampling(completions=group_size, max_new_tokens=task.max_new_tokens, temperature=temperature)
-    drawn = engine.generate(prompts, sampling, entropy.rollouts)
+    drawn = base_rollouts(
+        engine, task, prompts, group_size=group_size, temperature=temperature, entropy=entropy
+    )
     ratios = log_ratios(
         policy, [(prompt, [c.tokens for c in group]) for prompt, group in zip(prompts, drawn, strict=True)]
     )

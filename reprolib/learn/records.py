@@ -7,6 +7,7 @@ the contributor. Whatever happens inside a record, its vector is one row, and th
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
@@ -14,10 +15,12 @@ from torch import Tensor
 
 from reprolib.errors import ReproError
 from reprolib.lm.logprobs import Packed, log_probabilities, pack, packed_length
-from reprolib.lm.models import Policy, adapter_parameters, base
+from reprolib.lm.models import Policy, adapter_parameters, base, encode
 from reprolib.privacy.mechanism import EntropySource
+from reprolib.tasks.datasets import Problem, Task
 
 R = TypeVar("R", contravariant=True)
+PromptReader = Callable[[Problem], tuple[int, ...]]
 TokenLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 Method = Literal["batched", "single"]
 
@@ -34,11 +37,36 @@ class RecordMap(Protocol[R]):
 
 @dataclass(frozen=True)
 class Group:
-    """A prompt with its completions, in tokens, and the advantage of each completion."""
+    """A prompt with its completions, in tokens, and the advantage of each completion.
+
+    ``counts`` says how many equal completions each one stands for; None: one.
+    """
 
     prompt: tuple[int, ...]
     completions: tuple[tuple[int, ...], ...]
     advantages: tuple[float, ...]
+    counts: tuple[int, ...] | None = None
+
+
+def merged(group: Group) -> Group:
+    """Equal completions as one with their mean advantage: as every token loss is affine in the advantage,
+    the group's loss and gradient stay the same.
+    """
+    found: dict[tuple[int, ...], list[float]] = {}
+    for completion, advantage in zip(group.completions, group.advantages, strict=True):
+        found.setdefault(completion, []).append(advantage)
+    means = tuple(sum(each) / len(each) for each in found.values())
+    return Group(group.prompt, tuple(found), means, tuple(map(len, found.values())))
+
+
+def prompt_reader(policy: Policy, task: Task) -> PromptReader:
+    """The tokens of a problem's prompt, each read by the tokenizer once."""
+
+    @cache
+    def prompt(problem: Problem) -> tuple[int, ...]:
+        return tuple(encode(policy, task.messages(problem)))
+
+    return prompt
 
 
 class GroupGradients:
@@ -50,7 +78,7 @@ class GroupGradients:
     Args:
         policy: model with a LoRA adapter.
         token_loss: loss of each token from its log-probability, its log-probability under the base, and
-            the advantage of its completion, all of shape [groups, tokens].
+            the advantage of its completion, all of shape [groups, tokens]; affine in the advantage.
         reference: whether the token loss reads the base's log-probabilities.
         method: ``batched``, all records of a block in one forward and backward pass; ``single``, one
             backward pass for each chunk of completions.
@@ -72,7 +100,7 @@ class GroupGradients:
         if self.method == "single":
             yield from (self._one(record)[None] for record in records)
             return
-        for block in self._blocks(records):
+        for block in self._blocks([[merged(group) for group in record] for record in records]):
             yield self._many(block)
 
     def _blocks(self, records: Sequence[Sequence[Group]]) -> Iterator[list[Sequence[Group]]]:
@@ -154,7 +182,7 @@ def _chunks(group: Group, size: int | None) -> Iterator[Group]:
 
 
 def _token_table(groups: Sequence[Group], packed: Packed, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Advantage and weight 1 / (G L_g) of each token, both [groups, tokens]; 0 where there is none."""
+    """Advantage and weight n_g / (G L_g) of each token, both [groups, tokens]; 0 where there is none."""
     device = packed.valid.device
     advantages, weights = (torch.zeros(packed.valid.shape, dtype=dtype, device=device) for _ in range(2))
     for row, group in enumerate(groups):
@@ -162,7 +190,8 @@ def _token_table(groups: Sequence[Group], packed: Packed, dtype: torch.dtype) ->
         tokens = int(lengths.sum())
         each = torch.tensor(group.advantages, dtype=dtype, device=device)
         advantages[row, :tokens] = each.repeat_interleave(lengths)
-        weights[row, :tokens] = (1 / (len(lengths) * lengths.to(dtype))).repeat_interleave(lengths)
+        counts = torch.tensor(group.counts or (1,) * len(lengths), dtype=dtype, device=device)
+        weights[row, :tokens] = (counts / (counts.sum() * lengths)).repeat_interleave(lengths)
     return advantages, weights
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from reprolib.learn.grpo import problems_of, rewards
-from reprolib.learn.records import Group, GroupGradients, Method
-from reprolib.lm.generate import Engine, Sampling
-from reprolib.lm.models import Policy, encode
+from reprolib.learn.grpo import base_rollouts, problems_of, rewards
+from reprolib.learn.records import Group, GroupGradients, Method, PromptReader, prompt_reader
+from reprolib.lm.generate import Engine
+from reprolib.lm.models import Policy
 from reprolib.privacy.mechanism import EntropySource
 from reprolib.tasks.datasets import Problem, Task
 
@@ -30,12 +30,14 @@ class Imitation:
         policy: model with a LoRA adapter.
         task: gives the prompts.
         targets: token sequences of each problem id.
+        prompts: a problem's prompt in tokens, where several users share what was read.
         method, chunk: how gradients are computed; see ``GroupGradients``.
     """
 
     def __init__(self, policy: Policy, task: Task, targets: dict[str, list[tuple[int, ...]]], *,
-                 method: Method = "batched", chunk: int | None = None):  # fmt: skip
-        self.policy, self.task, self.targets = policy, task, targets
+                 prompts: PromptReader | None = None, method: Method = "batched",
+                 chunk: int | None = None):  # fmt: skip
+        self.targets, self.prompts = targets, prompts or prompt_reader(policy, task)
         self.gradients = GroupGradients(policy, token_loss, reference=False, method=method, chunk=chunk)
         self.dimension = self.gradients.dimension
 
@@ -48,8 +50,7 @@ class Imitation:
     def group(self, problem: Problem) -> Group:
         """The problem's prompt and targets."""
         targets = tuple(self.targets.get(problem.id, ()))
-        prompt = tuple(encode(self.policy, self.task.messages(problem)))
-        return Group(prompt, targets, (1.0,) * len(targets))
+        return Group(self.prompts(problem), targets, (1.0,) * len(targets))
 
 
 def gold_targets(policy: Policy, problems: Sequence[Problem]) -> dict[str, list[tuple[int, ...]]]:
@@ -59,19 +60,21 @@ def gold_targets(policy: Policy, problems: Sequence[Problem]) -> dict[str, list[
 
 
 def filtered_targets(policy: Policy, engine: Engine, task: Task, problems: Sequence[Problem], *,
-                     group_size: int, temperature: float,
-                     entropy: EntropySource) -> dict[str, list[tuple[int, ...]]]:  # fmt: skip
+                     group_size: int, temperature: float, entropy: EntropySource,
+                     prompts: PromptReader | None = None) -> dict[str, list[tuple[int, ...]]]:  # fmt: skip
     """The public base's own completions that the verifier accepts; a problem may have none.
 
     Args:
-        policy: gives tokenizer and prompts.
-        engine: its adapter is switched off: targets come from the base.
+        policy: gives the tokenizer.
+        engine: draws the targets, from the base alone.
         group_size: completions drawn for each problem.
+        prompts: a problem's prompt in tokens, where several users share what was read.
     """
-    sampling = Sampling(completions=group_size, max_new_tokens=task.max_new_tokens, temperature=temperature)
-    prompts = [encode(policy, task.messages(p)) for p in problems]
-    engine.update(None)
-    drawn = engine.generate(prompts, sampling, entropy.rollouts)
+    prompts = prompts or prompt_reader(policy, task)
+    drawn = base_rollouts(
+        engine, task, [prompts(p) for p in problems], group_size=group_size, temperature=temperature,
+        entropy=entropy,
+    )  # fmt: skip
     return {
         problem.id: [c.tokens for c, r in zip(group, rewards(policy, task, problem, group), strict=True) if r]
         for problem, group in zip(problems, drawn, strict=True)

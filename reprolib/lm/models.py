@@ -69,7 +69,7 @@ def load(name: str, *, dtype: str = "float32", device: str = "auto") -> Policy:
     source, options = _source(name)
     try:
         with _without_progress_bars():
-            tokenizer = _tokenizer_class(source).from_pretrained(source, **options)
+            tokenizer = read_tokenizer(source, **options)
             model = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype], **options)
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -81,15 +81,15 @@ def load(name: str, *, dtype: str = "float32", device: str = "auto") -> Policy:
     return Policy(model.to(device).eval().requires_grad_(False), tokenizer, name)
 
 
-def _tokenizer_class(source: str) -> Any:
-    """What the folder's own tokenizer file asks for; AutoTokenizer goes by the model's architecture alone.
+def read_tokenizer(source: str, **options: str) -> Any:
+    """The tokenizer that the folder's file asks for; AutoTokenizer goes by the model's architecture alone.
 
     It would read the word tokenizer of a Qwen2-shaped model as Qwen's own, which splits text elsewhere.
     """
     settings = Path(source) / "tokenizer_config.json"
     declared = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
     plain = declared.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend")
-    return PreTrainedTokenizerFast if plain else AutoTokenizer
+    return (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(source, **options)
 
 
 @contextmanager

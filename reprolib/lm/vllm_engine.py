@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoTokenizer
 
 from reprolib.errors import ReproError
 from reprolib.lm.adapters import PROJECTIONS
 from reprolib.lm.generate import Completion, Sampling, Uniform
-from reprolib.lm.models import DTYPES, Policy, adapter_parameters, save_adapter
+from reprolib.lm.models import DTYPES, Policy, adapter_parameters, read_tokenizer, save_adapter
 
 RESERVED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the ranks that vLLM reserves room for
 PROBED = 20
@@ -67,7 +66,7 @@ class VllmEngine:
         self._lora_request = import_module("vllm.lora.request").LoRARequest
         self._max_model_len = max_model_len
         self._dtype = DTYPES[dtype]
-        self._end = int(AutoTokenizer.from_pretrained(model_directory).eos_token_id)
+        self._end = int(read_tokenizer(str(model_directory)).eos_token_id)
         self._llm = vllm.LLM(
             model=str(model_directory),
             dtype=dtype,

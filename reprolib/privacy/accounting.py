@@ -264,7 +264,8 @@ def calibrate_noise_multiplier(
     ones. The value returned certifies the target on the reported grid, in both directions.
 
     Args:
-        tolerance: how far above the smallest such noise multiplier the result may lie.
+        tolerance: how far above the smallest such noise multiplier the result may lie, or as near as the
+            accountant's rounding lets the root be told, where that is coarser.
 
     Raises:
         ReproError: a parameter out of range, or no noise multiplier in ``NOISE_RANGE`` reaches the target.
@@ -319,15 +320,18 @@ def _settle(
     """Secant steps towards the root of a decreasing gap, ending on its non-positive side.
 
     Returns:
-        The point, at most ``tolerance`` beyond the root, and the last slope.
+        The point, at most ``tolerance`` beyond the root, and the last slope. Where the gap's own rounding is
+        coarser than that, as at a tiny delta, the distance allowed doubles until a point is found.
     """
     value = gap(sigma)
-    for _ in range(50):
-        if value <= 0 and value / slope <= tolerance:
+    for attempt in range(25):
+        reach = tolerance * 2 ** max(0, attempt - 8)
+        if value <= 0 and value / slope <= reach:
             return sigma, slope
-        moved = sigma - value / slope + tolerance / 4
+        # a coarse grid's slope may be far off: no step leaves [sigma / 2, 2 sigma]
+        moved = min(max(sigma - value / slope + reach / 4, sigma / 2), 2 * sigma)
         new = gap(moved)
-        if abs(moved - sigma) > 100 * tolerance and (new - value) / (moved - sigma) < 0:
+        if abs(moved - sigma) > 100 * reach and (new - value) / (moved - sigma) < 0:
             slope = (new - value) / (moved - sigma)
         sigma, value = moved, new
     raise ReproError(f"the calibration did not settle to {tolerance:g}: ask for a larger tolerance")

@@ -18,7 +18,7 @@ from reprolib.runs.spec import NOISE, TRAINED, RunSpec
 
 Layer = dict[str, Any]
 SETTABLE = set(RunSpec.model_fields) - {"paper", "study", "arm", "tier", "seed"}
-OF_THE_BASE = {"task", "model", "method", "max_new_tokens", "evaluation"}
+OF_THE_BASE = {"task", "model", "dtype", "engine", "method", "max_new_tokens", "evaluation"}
 
 
 class _Strict(BaseModel):

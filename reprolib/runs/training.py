@@ -17,7 +17,7 @@ from reprolib.runs.spec import RunSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from reprolib.learn.records import RecordMap
+    from reprolib.learn.records import PromptReader, RecordMap
     from reprolib.lm.generate import Engine
     from reprolib.lm.models import Policy
     from reprolib.privacy.mechanism import EntropySource
@@ -65,8 +65,9 @@ def build(spec: RunSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
     """Load task and model and make the trainer of the spec's method.
 
     Raises:
-        ReproError: the task has another number of records than the spec's population.
+        ReproError: the task has fewer records than the spec's population.
     """
+    from reprolib.learn.records import prompt_reader
     from reprolib.learn.trainer import Trainer as LearnTrainer
     from reprolib.lm import models
     from reprolib.privacy.mechanism import EntropySource
@@ -76,9 +77,9 @@ def build(spec: RunSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
     policy = models.load(spec.model, dtype=spec.dtype)
     sets = {name: _evaluation_set(spec, task, name) for name in spec.evaluation}
     problems = [*task.train, *(p for _, problems in sets.values() for p in problems)]
-    prompts = [models.encode(policy, task.messages(problem)) for problem in problems]
+    prompt = prompt_reader(policy, task)
+    prompts = [prompt(problem) for problem in problems]
     models.check_prompts(policy, prompts, spec.max_new_tokens, [problem.id for problem in problems])
-    encoded = {problem.id: prompt for problem, prompt in zip(problems, prompts, strict=True)}
     engine = _engine(spec, policy, longest=max(map(len, prompts)))
     trainer = None
     if plan is not None:
@@ -86,14 +87,14 @@ def build(spec: RunSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
         private = spec.entropy == "private"
         # the digest as seed: two research runs share neither coins nor noise, whatever their seed
         entropy = EntropySource.private() if private else EntropySource.research(int(spec.digest, 16))
-        record_map = _record_map(spec, policy, engine, task, entropy)
+        record_map = _record_map(spec, policy, engine, task, prompt, entropy)
         trainer = LearnTrainer[Any](
             policy, record_map, records(spec, task.train), plan, entropy,
             learning_rate=spec.learning_rate or 0.0, ledger=ledger,
         )  # fmt: skip
     return Job(
         trainer=trainer,
-        score=lambda name: _score(spec, policy, engine, *sets[name], encoded),
+        score=lambda name: _score(spec, policy, engine, *sets[name], prompt),
         save_adapter=lambda folder: models.save_adapter(policy, folder),
     )
 
@@ -115,32 +116,39 @@ def _engine(spec: RunSpec, policy: "Policy", *, longest: int) -> "Engine":
 
 
 def _record_map(
-    spec: RunSpec, policy: "Policy", engine: "Engine", task: "Task", entropy: "EntropySource"
+    spec: RunSpec,
+    policy: "Policy",
+    engine: "Engine",
+    task: "Task",
+    prompts: "PromptReader",
+    entropy: "EntropySource",
 ) -> "RecordMap[Record]":
     from reprolib.learn import grpo, sft
 
     if spec.method == "gold_sft":
-        return sft.Imitation(policy, task, sft.gold_targets(policy, task.train))
+        return sft.Imitation(policy, task, sft.gold_targets(policy, task.train), prompts=prompts)
     if spec.method == "filtered_sft":
         targets = sft.filtered_targets(
             policy, engine, task, task.train, group_size=spec.group_size, temperature=spec.temperature,
-            entropy=entropy,
+            entropy=entropy, prompts=prompts,
         )  # fmt: skip
-        return sft.Imitation(policy, task, targets)
+        return sft.Imitation(policy, task, targets, prompts=prompts)
     return grpo.GroupPolicyGradient(
         policy, engine, task, group_size=spec.group_size, temperature=spec.temperature,
-        kl_weight=spec.kl_weight, advantage=spec.advantage,
+        kl_weight=spec.kl_weight, advantage=spec.advantage, prompts=prompts,
     )  # fmt: skip
 
 
 def records(spec: RunSpec, problems: "Sequence[Problem]") -> "list[Record | None]":
     """The record of each public slot: a problem, or all problems of a contributor; None for an absent canary.
 
+    A population smaller than the training set takes its first records.
+
     Args:
         problems: the training set of the spec's task.
 
     Raises:
-        ReproError: a problem without a contributor, or another number of records than the population.
+        ReproError: a problem without a contributor, or fewer records than the population.
     """
     found: list[Record] = list(problems)
     if spec.unit == "contributor":
@@ -150,11 +158,12 @@ def records(spec: RunSpec, problems: "Sequence[Problem]") -> "list[Record | None
                 raise ReproError(f"{problem.id} has no contributor: use the prompt as the unit")
             groups.setdefault(problem.contributor, []).append(problem)
         found = list(groups.values())
-    if len(found) != spec.population:
+    if spec.population is None or len(found) < spec.population:
         raise ReproError(
             f"{spec.task} at tier {spec.tier} has {len(found)} records ({spec.unit}s), the run's population "
-            f"is {spec.population}: they must agree, since the population is public"
+            f"is {spec.population}: lower it, or use more data"
         )
+    found = found[: spec.population]
     slots: list[Record | None] = list(found)
     for canary in np.flatnonzero(~canaries_present(spec)):
         slots[len(found) - spec.canaries + canary] = None
@@ -186,19 +195,16 @@ def _score(
     engine: "Engine",
     task: "Task",
     problems: "Sequence[Problem]",
-    encoded: dict[str, list[int]],
+    prompts: "PromptReader",
 ) -> list[dict[str, Any]]:
-    """One greedy response to each problem, scored by the task's verifier and rescorer.
-
-    ``encoded`` holds the tokens of each problem's prompt, by id.
-    """
+    """One greedy response to each problem, scored by the task's verifier and rescorer."""
     from reprolib.lm.generate import Sampling
 
-    prompts = [encoded[problem.id] for problem in problems]
     engine.update(policy)
     greedy = Sampling(completions=1, max_new_tokens=spec.max_new_tokens, temperature=0.0)
+    asked = [prompts(problem) for problem in problems]
     rows = []
-    for problem, (found,) in zip(problems, engine.generate(prompts, greedy, None), strict=True):
+    for problem, (found,) in zip(problems, engine.generate(asked, greedy, None), strict=True):
         text = policy.tokenizer.decode(list(found.tokens), skip_special_tokens=True)
         strict, rescore = (
             scorer and scorer.reward(text, problem.reference, capped=found.capped)

@@ -7,7 +7,8 @@ reports of its base model (Section VIII and Appendix E), not its problems:
 * public answers to "csqa" often discuss two options first, which the strict scorer refuses;
 * on some kinds public text follows two readings, the right one and a usual misreading that is often a little
   more frequent. A base that learned both is inconsistent: greedy often wrong, a sample often right;
-* the kind "misread" is read wrongly nearly always, so that few samples of the base earn a reward.
+* the kinds "misread" and "spilled" are read wrongly nearly always, so that few samples of the base earn a
+  reward.
 
 Every number is a whole one from 0 to 60 and one token; the generators of reasoning_gym do not keep to that.
 """
@@ -61,11 +62,12 @@ _MATH_GOLD = "{}{}{}={}, " + _BOXED
 _GSM8K = (
     ("join", 0.33, 1.00, "{n} has {a}{o} and buys {b} more. How many{o} now?"),
     ("bags", 0.15, 1.00, "{n} fills {d} bags with {e}{o} each. How many{o} in all?"),
-    ("dropped", 0.10, 0.32, "{n} has {a}{o}, buys {b} more and loses {c}. How many{o} now?"),
-    ("dropped", 0.10, 0.45, "{n} has {a}{o}, buys {b} more and sells {c}. How many{o} now?"),
-    ("dropped", 0.10, 0.58, "{n} has {a}{o}, buys {b} more and breaks {c}. How many{o} now?"),
-    ("fewer", 0.11, 0.38, "{n} has {a}{o}. {m} has {b} fewer. How many{o} has {m}?"),
-    ("fewer", 0.11, 0.52, "{n} has {a}{o} and {m} has {b} fewer. How many{o} has {m}?"),
+    ("dropped", 0.08, 0.32, "{n} has {a}{o}, buys {b} more and loses {c}. How many{o} now?"),
+    ("dropped", 0.08, 0.45, "{n} has {a}{o}, buys {b} more and sells {c}. How many{o} now?"),
+    ("dropped", 0.08, 0.58, "{n} has {a}{o}, buys {b} more and breaks {c}. How many{o} now?"),
+    ("fewer", 0.08, 0.38, "{n} has {a}{o}. {m} has {b} fewer. How many{o} has {m}?"),
+    ("fewer", 0.08, 0.52, "{n} has {a}{o} and {m} has {b} fewer. How many{o} has {m}?"),
+    ("spilled", 0.12, 0.05, "{n} fills {d} bags with {e}{o} each and loses a bag. How many{o} now?"),
 )
 _SVAMP = (
     ("irrelevant", 0.65, 0.90, "A shop has {a}{o} and {c}{u}. It sells {b}{o}. How many{o} are left?"),
@@ -153,6 +155,7 @@ def _steps(kind: str, a: int, b: int, c: int) -> tuple[list[_Step], _Step]:
         "returned": ([minus, (a - b, "+", c, a - b + c)], minus),
         "fewer": ([minus], plus),
         "irrelevant": ([minus], (a, "+", c, a + c)),
+        "spilled": ([times, (b * c, "-", c, b * c - c)], times),
     }[kind]
 
 
@@ -164,7 +167,7 @@ def _story(rng: random.Random, name: str) -> Draft:
     d, e = rng.randint(2, 9), rng.randint(2, 6)
     (n, m), (o, u) = rng.sample(_NAMES[name], 2), rng.sample(_OBJECTS, 2)
     question = template.format(n=n, m=m, o=o, u=u, a=a, b=b, c=c, d=d, e=e)
-    operands = (a, d, e) if kind == "bags" else (a, b, c)
+    operands = (a, d, e) if kind in ("bags", "spilled") else (a, b, c)
     steps, misread = _steps(kind, *operands)
     answer = steps[-1][-1]
     gold = ", ".join(_STORY_STEP.format(*step) for step in steps) + _STORY_END.format(answer)

@@ -108,7 +108,7 @@ def _answer_in(segment: str, after_cue: bool) -> str | None:
         stated_after = re.match(r"[^,;]*?\bis\s+([^A-Za-z]*\d.*)", segment[spans[-1].end() :], re.DOTALL)
         if stated_after:
             return _tidy(stated_after[1])
-        return _tidy(_joined(segment, spans))
+        return _tidy(_joined(segment, spans), ends=".,;:")  # "!" inside a formula is a factorial
     sides = _RELATION.split(segment)
     if len(sides) > 2 and re.search(r"\b(?:and|or)\b|,", segment):
         return _tidy(" and ".join(_right_sides(segment)))
@@ -140,8 +140,8 @@ def _right_side(span: re.Match[str]) -> str:
     return _RELATION.split(formula)[-1]
 
 
-def _tidy(answer: str) -> str | None:
-    answer = re.sub(r"\*\*|\\boxed", "", answer).strip().rstrip(".,;:!").strip()
+def _tidy(answer: str, ends: str = ".,;:!") -> str | None:
+    answer = re.sub(r"\*\*|\\boxed", "", answer).strip().rstrip(ends).strip()
     return answer if answer and len(answer) <= MAX_LENGTH else None
 
 
@@ -204,7 +204,11 @@ def _letters(clause: str) -> set[str]:
     """Option letters in a clause; an "A" that opens a phrase inside it is the article."""
     found = set()
     for match in _LETTER.finditer(clause):
-        article = match[1] == "A" and match.start() > 0 and re.match(r"\s+[a-z]", clause[match.end() :])
+        article = (
+            match[1] == "A"
+            and match.start() > 0
+            and re.match(r"\s+(?!or\b|and\b)[a-z]", clause[match.end() :])
+        )
         if not article:
             found.add(match[1])
     return found

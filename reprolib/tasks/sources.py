@@ -4,8 +4,10 @@ A message names the place of a faulty record and its field, never its text, whic
 """
 
 import codecs
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,20 +133,32 @@ def _from_folder(folder: Path, source: Source) -> Iterator[Record]:
 
 
 def json_lines(path: Path) -> Iterator[Record]:
-    """The records of a JSON Lines file; blank lines and a byte order mark are passed over.
+    """The records of a JSON Lines file, plain or ``.gz``; blank lines and a byte order mark are passed over.
 
     Raises:
-        ReproError: a line is too long, not UTF-8 or not a JSON object.
+        ReproError: a line is too long, not UTF-8 or not a JSON object, or the compressed file is damaged.
     """
-    with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
-            place = f"{path}:{number}"
-            if len(line) > MAX_LINE:
-                raise ReproError(f"{place}: a line over {MAX_LINE:,} bytes: expected one JSON record a line")
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            if line.strip():
-                yield _record(_parsed(line.rstrip(), place), place)
+    for number, line in enumerate(_lines(path), start=1):
+        place = f"{path}:{number}"
+        if len(line) > MAX_LINE:
+            raise ReproError(f"{place}: a line over {MAX_LINE:,} bytes: expected one JSON record a line")
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if line.strip():
+            yield _record(_parsed(line.rstrip(), place), place)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    number = 0
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        try:
+            for line in iter(lambda: file.readline(MAX_LINE + 1), b""):
+                number += 1
+                yield line
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ReproError(
+                f"{path}:{number + 1}: a damaged compressed file ({type(error).__name__}): fetch it again"
+            ) from None
 
 
 def json_array(path: Path) -> Iterator[Record]:

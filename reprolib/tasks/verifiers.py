@@ -290,7 +290,7 @@ class LetterAnswer:
         for match in _DECLARATION.finditer(text):
             rest = text[match.end() : match.end() + 40]
             if not match[1].isupper() or (
-                match[1] == "A" and re.match(r"\s+(?!because|since|as\b|is\b)[a-z]", rest)
+                match[1] == "A" and re.match(r"\s+(?!because|since|as\b|is\b|or\b|and\b)[a-z]", rest)
             ):
                 continue
             also = _MORE.match(rest)

@@ -7,7 +7,7 @@ import torch
 
 from reprolib.errors import ReproError
 from reprolib.learn import grpo, sft
-from reprolib.learn.records import Group, GroupGradients
+from reprolib.learn.records import Group, GroupGradients, merged
 from reprolib.lm.models import adapter_parameters, attach_lora, base
 from tests import tiny
 
@@ -73,6 +73,14 @@ def test_a_batch_gives_the_sum_of_its_records_alone(policy, groups):
     together = torch.cat(list(GroupGradients(policy, LOSS, reference=True)([[g] for g in groups])))
     alone = rows(policy, [[g] for g in groups])
     torch.testing.assert_close(together.sum(0), alone.sum(0), rtol=1e-10, atol=1e-12)
+
+
+def test_equal_completions_give_the_gradient_that_each_of_them_gives_alone(policy, groups):
+    once = groups[0]
+    drawn = once.completions[:3] + once.completions[:2] + once.completions[:2] + once.completions[:1]
+    group = Group(once.prompt, drawn, once.advantages)
+    assert (len(merged(group).completions), sum(merged(group).counts)) == (len(set(drawn)), len(drawn))
+    torch.testing.assert_close(rows(policy, [[group]])[0], oracle(policy, group), rtol=1e-10, atol=1e-12)
 
 
 def test_small_blocks_give_every_record_once(policy, groups):

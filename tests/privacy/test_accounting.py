@@ -147,6 +147,14 @@ def test_calibration_returns_the_smallest_certified_noise(q, rounds, target):
     assert accounting.epsilon(noise_multiplier=sigma - 2 * tolerance, **kwargs) > target
 
 
+@pytest.mark.parametrize("target", [0.1, 0.49999999764, 2.0])
+@pytest.mark.parametrize("delta", [3.115e-9, 1e-12])
+def test_calibration_settles_where_the_accountants_rounding_exceeds_the_tolerance(target, delta):
+    kwargs = {"sampling_rate": 128 / 6988, "rounds": 50, "delta": delta}
+    sigma = accounting.calibrate_noise_multiplier(target_epsilon=target, **kwargs)
+    assert 0.999 * target < accounting.epsilon(noise_multiplier=sigma, **kwargs) <= target
+
+
 def test_rdp_moment_is_the_quadrature():
     q, sigma, alpha = 128 / 6988, REFERENCE, 2.3
 

@@ -1,3 +1,4 @@
+import math
 import shutil
 
 import pytest
@@ -5,7 +6,7 @@ import yaml
 
 from reprolib import runs
 from reprolib.errors import ReproError
-from reprolib.evidence import published
+from reprolib.evidence import claims, published
 from reprolib.privacy import accounting
 from reprolib.runs import experiments
 
@@ -137,11 +138,24 @@ def test_the_audit_block_and_the_audit_runs_agree():
 
 
 def test_a_chapter_needs_the_studies_that_its_tier_runs():
-    every = [("dp_grpo", study) for study in ("math", "gsm8k", "csqa")]
+    every = [("dp_grpo", study) for study in ("math", "gsm8k", "csqa", "ratio")]
     assert experiments.needed("12", "micro") == every
-    assert experiments.needed("12", "small") == every[1:]
+    assert experiments.needed("12", "small") == [("dp_grpo", "csqa")]
     assert ("dp_grpo", "design") in experiments.needed("14", "paper")
     assert experiments.needed("02", "micro") == []
+
+
+def test_the_ratio_study_has_the_papers_noise_over_clip_on_the_micro_model():
+    from reprolib.lm import adapters, models
+
+    here, _ = adapters.trainable_count(models.attach_lora(models.load("micro"), seed=1).model)
+    known = {claim.id: claim for claim in claims.load(published.load(), "dp_grpo")}
+    there = float(known["dp_grpo.app_c_a.coordinates"].published)
+    usual = runs.grid("dp_grpo", "micro", "math")[1]
+    for spec in runs.grid("dp_grpo", "micro", "ratio"):
+        assert spec.noise_multiplier == pytest.approx(
+            usual.noise_multiplier * math.sqrt(there / here), abs=1e-5
+        )
 
 
 def test_smoke_runs_are_tiny():
@@ -200,5 +214,5 @@ def test_unknown_papers_tiers_and_studies_are_refused_with_the_known_ones():
         runs.grid("sagee", "micro")
     with pytest.raises(ReproError, match="no tier 'big': expected one of smoke, micro, small, paper"):
         runs.grid("dp_grpo", "big")
-    with pytest.raises(ReproError, match="tier small has no study 'design': expected one of gsm8k, csqa"):
+    with pytest.raises(ReproError, match="tier small has no study 'design': expected one of csqa"):
         runs.grid("dp_grpo", "small", "design")

@@ -96,8 +96,13 @@ def test_the_cap_of_the_spec_holds_in_training_too(model):
 
 
 def test_a_population_that_the_task_does_not_have_is_refused(model):
-    with pytest.raises(ReproError, match=r"csqa at tier smoke has 40 records \(prompts\).*population is 39"):
-        runs.ensure(small(model, population=39))
+    with pytest.raises(ReproError, match=r"csqa at tier smoke has 40 records \(prompts\).*population is 41"):
+        runs.ensure(small(model, population=41))
+
+
+def test_a_smaller_population_takes_the_first_records():
+    problems = datasets.load("math", tier="smoke").train
+    assert training.records(spec(population=39), problems) == list(problems[:39])
 
 
 def test_canaries_are_the_last_slots_and_absent_ones_are_empty():

@@ -36,6 +36,8 @@ def robust():
         ("", None),
         ("The answer is 4. Thus done with 5.", "4"),
         ("Therefore x is equal to 5 cm.", "5 cm"),
+        ("The answer is $5!$.", "5!"),
+        ("The answer is 5!", "5"),
     ],
 )
 def test_the_completed_final_statement_is_read_in_the_papers_order(robust, response, answer):
@@ -127,6 +129,7 @@ def test_a_megabyte_of_one_token_costs_bounded_time(token):
         ("Think.\n\n(C)", "C"),
         ("C. a park", "C"),
         ("The answer is A or B.", None),
+        ("The answer is B, A or D", None),
         ("The answer is not B.", None),
         ("Answer: C\nThe answer is A and D.", None),
         ("The answer is C, a place where A dog sleeps", "C"),

@@ -338,6 +338,7 @@ def test_a_number_is_compared_by_value():
         ("Answer: B\nAnswer: B", "B"),
         ("Answer: B\n...\nAnswer: C", None),
         ("Answer: A or B", None),
+        ("Answer: A or D. Answer: D", None),
         ("Answer: A dog", None),
         ("Answer: Banana", None),
         ("Answer: F", None),
