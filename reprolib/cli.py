@@ -140,6 +140,22 @@ def _epsilon_text(value: float, spec: "RunSpec") -> str:
     return f"{value:.4g}" + ("" if spec.entropy == "private" else " (replayable)")
 
 
+@app.command()
+def keep(
+    paper: Annotated[str, typer.Argument(help="a paper, for example dp_grpo")],
+    tier: Annotated[str, typer.Option(help="small or paper")] = "small",
+) -> None:
+    """Copy the finished runs of a long tier into data/results, where pages read them; no weights, no text."""
+    from reprolib import runs
+    from reprolib.runs import keeping
+
+    found = [p for p in map(runs.directory, runs.grid(paper, tier)) if runs.state(p) == "finished"]
+    for path in dict.fromkeys(found):
+        console.print(f"kept: {keeping.keep(runs.load(path)).name}", soft_wrap=True)
+    if not found:
+        raise ReproError(f"{paper} has no finished run at tier {tier}: `reprolib run` makes them")
+
+
 @app.command("runs")
 def list_runs(
     tier: Annotated[str | None, typer.Option(help="only this tier")] = None,

@@ -19,8 +19,10 @@ from reprolib import runs
 from reprolib.errors import ReproError
 from reprolib.evidence import stats
 from reprolib.evidence.stats import Contrast
+from reprolib.runs import keeping
 from reprolib.runs.experiments import Endpoints
 from reprolib.runs.results import Run
+from reprolib.runs.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,24 @@ class Arms:
         specs = [spec for study in studies for spec in runs.grid(paper, tier, study)]
         if not specs:
             raise ReproError(f"tier {tier} of {paper} has no runs in {', '.join(studies)}")
+        loaded = map(runs.load, runs.ensure_all(specs))  # arms that agree share a run
+        return cls._grouped(paper, list(zip(specs, loaded, strict=True)))
+
+    @classmethod
+    def kept(cls, paper: str, tier: str, study: str) -> "Arms | None":
+        """The runs of a long tier that the repository keeps; None if they still have to be made.
+
+        Raises:
+            ReproError: an unknown study or tier.
+        """
+        found = keeping.kept(paper, tier, study)
+        return cls._grouped(paper, found) if found else None
+
+    @classmethod
+    def _grouped(cls, paper: str, pairs: Sequence[tuple[RunSpec, Run]]) -> "Arms":
         arms: dict[str, list[Run]] = {}
-        for spec, directory in zip(specs, runs.ensure_all(specs), strict=True):
-            arms.setdefault(spec.arm, []).append(runs.load(directory))  # arms that agree share a run
+        for spec, run in pairs:
+            arms.setdefault(spec.arm, []).append(run)
         for arm, found in arms.items():
             if len({run.spec.task for run in found}) > 1:
                 raise ReproError(f"arm {arm!r} has runs on several tasks: read one study at a time")

@@ -1,0 +1,54 @@
+"""Results of the tiers too long to run at every build, kept in the repository with their provenance."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from reprolib.errors import ReproError
+from reprolib.paths import root
+from reprolib.runs.experiments import grid
+from reprolib.runs.results import Run, load
+from reprolib.runs.spec import RunSpec
+
+FILES = ("spec.json", "ledger.jsonl", "metrics.jsonl", "provenance.json")
+
+
+def directory(spec: RunSpec) -> Path:
+    """Where a kept run is: ``data/results/<tier>/<paper>/<name of the run>``."""
+    return root() / "data" / "results" / spec.tier / spec.paper / spec.name
+
+
+def keep(run: Run) -> Path:
+    """Copy what pages read of a finished run: spec, ledger, released norms, scores and provenance.
+
+    Weights stay behind, and so does the text of responses: only its scores and lengths are kept.
+
+    Raises:
+        ReproError: a run of the smoke tier.
+    """
+    if run.spec.tier == "smoke":
+        raise ReproError(f"{run.spec.name}: a smoke run only shows that the code runs; it is not kept")
+    where = directory(run.spec)
+    where.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=where.parent, prefix=".writing-") as scratch:
+        target = Path(scratch) / "run"
+        target.mkdir()
+        for name in FILES:
+            if (run.directory / name).is_file():  # the base has no ledger
+                shutil.copyfile(run.directory / name, target / name)
+        run.predictions.drop(columns="response").to_parquet(target / "predictions.parquet", index=False)
+        shutil.rmtree(where, ignore_errors=True)
+        target.replace(where)
+    return where
+
+
+def kept(paper: str, tier: str, study: str) -> list[tuple[RunSpec, Run]]:
+    """The kept runs of a study, each with its spec; none where a run is missing, as a part compares nothing.
+
+    Raises:
+        ReproError: an unknown paper, tier or study, or a damaged file.
+    """
+    specs = grid(paper, tier, study)
+    if not all((directory(spec) / "provenance.json").is_file() for spec in specs):
+        return []
+    return [(spec, load(directory(spec), stale="allow")) for spec in specs]

@@ -1,0 +1,46 @@
+import pandas as pd
+import pytest
+
+from reprolib import runs
+from reprolib.errors import ReproError
+from reprolib.runs import keeping
+from tests.runs.specs import spec
+
+pytestmark = pytest.mark.usefixtures("runs_home")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setattr(keeping, "root", lambda: tmp_path)
+    return tmp_path
+
+
+def test_a_kept_run_has_scores_ledger_and_provenance_but_no_text_and_no_weights(home, builds):
+    run = runs.load(runs.ensure(spec(tier="small"), build=builds()))
+    where = keeping.keep(run)
+    assert where == home / "data" / "results" / "small" / "dp_grpo" / run.spec.name
+    assert {p.name for p in where.iterdir()} == {*keeping.FILES, "predictions.parquet"}
+    again = runs.load(where)
+    assert again.correct("math").tolist() == run.correct("math").tolist()
+    assert again.epsilon() == run.epsilon()
+    assert "response" not in pd.read_parquet(where / "predictions.parquet")
+
+
+def test_keeping_again_replaces(home, builds):
+    run = runs.load(runs.ensure(spec(tier="small"), build=builds()))
+    (keeping.keep(run) / "spec.json").write_text("{}")
+    assert runs.load(keeping.keep(run)).spec == run.spec
+
+
+def test_a_study_with_a_missing_run_is_not_kept(home, builds, monkeypatch):
+    both = [spec(tier="small"), spec(tier="small", seed=2)]
+    monkeypatch.setattr(keeping, "grid", lambda *_: both)
+    keeping.keep(runs.load(runs.ensure(both[0], build=builds())))
+    assert keeping.kept("dp_grpo", "small", "math") == []
+    keeping.keep(runs.load(runs.ensure(both[1], build=builds())))
+    assert [run.spec for _, run in keeping.kept("dp_grpo", "small", "math")] == both
+
+
+def test_a_smoke_run_is_refused(home, builds):
+    with pytest.raises(ReproError, match="smoke run"):
+        keeping.keep(runs.load(runs.ensure(spec(tier="smoke"), build=builds())))
