@@ -147,9 +147,9 @@ class TransformersEngine:
         ids, mask = (t.to(device) for t in _padded(prompts))
         cache = DynamicCache(config=model.config)
         first = (mask.cumsum(1) - 1).clamp(min=0)
-        logits = model(
-            ids, attention_mask=mask, position_ids=first, past_key_values=cache, logits_to_keep=1
-        ).logits[:, -1]
+        hidden = model.base_model(ids, attention_mask=mask, position_ids=first, past_key_values=cache)
+        # the head on rows, not on a slice of [prompts, tokens]: in bfloat16 that copies it for every prompt
+        logits = model.get_output_embeddings()(hidden.last_hidden_state[:, -1])
         cache.batch_repeat_interleave(copies)
         logits, mask = (t.repeat_interleave(copies, dim=0) for t in (logits, mask))
         position = mask.sum(1, keepdim=True)
