@@ -87,7 +87,7 @@ class Arms:
 
     @classmethod
     def kept(cls, paper: str, tier: str, study: str) -> "Arms | None":
-        """The runs of a long tier that the repository keeps; None if they still have to be made.
+        """The runs of a long tier that the repository keeps; None if all of them still have to be made.
 
         Raises:
             ReproError: an unknown study or tier.

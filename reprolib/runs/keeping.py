@@ -43,12 +43,13 @@ def keep(run: Run) -> Path:
 
 
 def kept(paper: str, tier: str, study: str) -> list[tuple[RunSpec, Run]]:
-    """The kept runs of a study, each with its spec; none where a run is missing, as a part compares nothing.
+    """The runs of a study that are kept, each with its spec; those that still have to be made are left out.
 
     Raises:
         ReproError: an unknown paper, tier or study, or a damaged file.
     """
-    specs = grid(paper, tier, study)
-    if not all((directory(spec) / "provenance.json").is_file() for spec in specs):
-        return []
-    return [(spec, load(directory(spec), stale="allow")) for spec in specs]
+    return [
+        (spec, load(directory(spec), stale="allow"))
+        for spec in grid(paper, tier, study)
+        if (directory(spec) / "provenance.json").is_file()
+    ]
