@@ -20,7 +20,7 @@ PACKAGE = [str(p) for p in sorted(Path("reprolib").rglob("*.py"))]
 # a marker, and not a file of a run: Snakemake deletes outputs before it makes them again
 RUNS = f"{spec.runs_root()}/{TIER}"
 WEIGHTS = [str(p) for p in sorted(Path("data/models").rglob("*.safetensors"))]
-TRAINING = [*map(str, sources.files()), *WEIGHTS]
+TRAINING = {p: [*map(str, sources.files(spec.family(p).builder)), *WEIGHTS] for p in spec.FAMILIES}
 STUDIES = sorted({pair for n in NUMBERS for pair in experiments.needed(n, TIER)})
 
 
@@ -41,7 +41,7 @@ for paper, study in STUDIES:
     rule:
         name: f"study_{paper}_{study}"
         input:
-            TRAINING,
+            TRAINING[paper],
             f"data/experiments/{paper}.yml",
         output:
             touch(f"{RUNS}/{paper}/{study}.done"),
@@ -66,7 +66,7 @@ rule runs:
 
 rule one_run:
     input:
-        TRAINING,
+        lambda wildcards: TRAINING[wildcards.paper],
         "data/experiments/{paper}.yml",
     output:
         touch(f"{RUNS}/{{paper}}/.done/{{name}}"),

@@ -126,11 +126,11 @@ def _run_table(specs: "list[RunSpec]") -> Table:
     epsilon = cache(lambda plan: plan.epsilon())
     table = Table("arm", Column("run", overflow="fold"), "rounds", "noise multiplier", "epsilon", "state")
     for spec in dict.fromkeys(specs):
-        plan = None if spec.method == "base" else spec.plan()
+        plan = spec.plan()
         noise = "" if plan is None else f"{plan.noise_multiplier:.6g}"
         budget = "" if plan is None else _epsilon_text(epsilon(plan), spec)
         state = runs.state(runs.directory(spec))
-        table.add_row(spec.arm, spec.name, str(spec.rounds), noise, budget, state)
+        table.add_row(spec.arm, spec.name, str(spec.last_round), noise, budget, state)
     return table
 
 
@@ -173,7 +173,7 @@ def list_runs(
         spec = runs.read_spec(path / "spec.json")
         book = path / "ledger.jsonl"
         record = ledger.read(book) if book.is_file() else None
-        rounds = "" if record is None else f"{record.spent} of {spec.rounds}"
+        rounds = "" if record is None else f"{record.spent} of {spec.last_round}"
         budget = "" if record is None else _epsilon_text(spent(record.plan, record.spent), spec)
         table.add_row(spec.tier, spec.name, runs.state(path), rounds, budget)
     console.print(table)

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from reprolib import cli, runs
 from reprolib.errors import ReproError
-from reprolib.runs import training
+from reprolib.runs import dp_grpo
 from tests.runs.conftest import Builds
 from tests.runs.specs import base, spec
 
@@ -18,7 +18,7 @@ def trained(tmp_path, monkeypatch):
     monkeypatch.setenv("REPROLIB_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(cli.console, "width", 220)
     made = Builds()
-    monkeypatch.setattr(training, "build", made)
+    monkeypatch.setattr(dp_grpo, "build", made)
     return made
 
 
@@ -83,7 +83,7 @@ def test_runs_shows_state_rounds_spent_and_epsilon(trained, monkeypatch):
     assert table["grpo-gsm8k-seed1"] == ["finished", "5 of 5", "not private"]
     assert table["grpo-csqa-seed1"] == ["finished", "5 of 5", f"{epsilon:.4g} (replayable)"]
     assert table["grpo-math-seed9"][:2] == ["unfinished", "3 of 5"]
-    monkeypatch.setattr(runs.sources, "fingerprint", lambda model, engine: "other")
+    monkeypatch.setattr(runs.sources, "fingerprint", lambda spec: "other")
     assert {row[2] for row in rows(call("runs", "--tier", "smoke"))} == {"stale"}
     assert rows(call("runs", "--tier", "paper")) == []
 

@@ -16,7 +16,7 @@ Source: PrivDPO, Algorithm 1, Section 5.1 (hyperparameters) and Appendix D.1 (DP
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor
 from reprolib.errors import ReproError
 from reprolib.learn.preference_pairs import Pair, check_pairs
 from reprolib.learn.preference_records import PairGradients
-from reprolib.learn.trainer import Trainer
+from reprolib.learn.trainer import AdamStep, Loop, ReleasingSum
 from reprolib.lm.models import Policy
 from reprolib.privacy import accounting
 from reprolib.privacy.mechanism import EntropySource, GaussianSum
@@ -34,6 +34,7 @@ from reprolib.privacy.plan import Plan, PrivacyCard
 
 # PrivDPO, Section 5.1, Hyperparameters
 LEARNING_RATE, BATCH_SIZE, WARMUP_STEPS = 5e-7, 64, 150
+WEIGHT_DECAY = 0.01  # AdamW as PyTorch sets it
 TRIPLET = "one triplet: the prompt, both responses and the preference"
 SINGLE_PASS = "disjoint batches of one public permutation: every slot is used once"
 
@@ -119,50 +120,32 @@ class LocalSum:
         return total / self.divisor
 
 
-class ReleasingSum(Protocol):
-    """What a trainer needs of a sum; ``GaussianSum`` and ``LocalSum`` are two."""
-
-    released: int
-
-    def add(self, rows: Tensor) -> None:
-        """Add the vectors of a block of records."""
-
-    def release(self) -> Tensor:
-        """End the round: the update, [dimension]."""
-
-
-class PairTrainer(Trainer[Pair]):
-    """The one loop with a given sampler and sum, AdamW as PyTorch sets it, and a linear warm-up.
+class EpochLoop(Loop[Pair]):
+    """The loop over shuffled epochs: AdamW as PyTorch sets it, and a linear warm-up.
 
     Args:
-        policy, record_map, pairs: what is trained, how, and on what, one pair a slot.
+        record_map, pairs: how and on what, one pair a slot.
         entropy: coins of the randomiser, and noise.
         sampler, total: batches, and what is released of them.
-        learning_rate: after the warm-up.
-        warmup_steps: step k of the warm-up has (k + 1)/(warmup_steps + 1) of the learning rate.
+        learning_rate, warmup_steps: of ``AdamStep``.
     """
 
-    def __init__(self, policy: Policy, record_map: PairGradients, pairs: Sequence[Pair],
-                 entropy: EntropySource, *, sampler: ShuffledEpochs, total: ReleasingSum,
-                 learning_rate: float, warmup_steps: int):  # fmt: skip
-        # attributes of the parent's loop; its own constructor makes them from a plan
-        self.policy, self.record_map, self.records = policy, record_map, pairs
-        self.entropy, self.ledger = entropy, None
-        self.sampler, self.sum = sampler, total  # type: ignore[assignment]
-        self.rounds = sampler.rounds
-        self.parameters = record_map.parameters
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=learning_rate)
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda step: min(1.0, (step + 1) / (warmup_steps + 1))
+    def __init__(self, record_map: PairGradients, pairs: Sequence[Pair], entropy: EntropySource, *,
+                 sampler: ShuffledEpochs, total: ReleasingSum, learning_rate: float,
+                 warmup_steps: int):  # fmt: skip
+        update = AdamStep(
+            record_map.parameters, learning_rate=learning_rate, weight_decay=WEIGHT_DECAY,
+            warmup_steps=warmup_steps,
+        )  # fmt: skip
+        super().__init__(
+            record_map.parameters, record_map, pairs, entropy, sampler=sampler, total=total, update=update
         )
+        self.epochs = sampler
 
-    def _apply(self, update: Tensor) -> None:
-        super()._apply(update)
-        self.schedule.step()
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint needs, see the parent; the sampler goes on from the rounds done."""
-        return super().state() | {"schedule": self.schedule.state_dict()}
+    @property
+    def rounds(self) -> int:
+        """Batches of all epochs."""
+        return self.epochs.rounds
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from ``state()``.
@@ -171,13 +154,12 @@ class PairTrainer(Trainer[Pair]):
         first update was seen; randomised bits that are kept do not.
         """
         super().restore(state)
-        self.schedule.load_state_dict(state["schedule"])
-        self.sampler.drawn = self.rounds_done  # type: ignore[attr-defined]
+        self.epochs.drawn = self.rounds_done
 
 
 def aligner(policy: Policy, record_map: PairGradients, pairs: Sequence[Pair], entropy: EntropySource, *,
             seed: int, epochs: int = 1, batch_size: int = BATCH_SIZE, learning_rate: float = LEARNING_RATE,
-            warmup_steps: int = WARMUP_STEPS) -> PairTrainer:  # fmt: skip
+            warmup_steps: int = WARMUP_STEPS) -> EpochLoop:  # fmt: skip
     """A run of a preference-private method, of supervised fine-tuning, or of DPO.
 
     Args:
@@ -195,8 +177,8 @@ def aligner(policy: Policy, record_map: PairGradients, pairs: Sequence[Pair], en
     record_map.method.check(pairs)
     sampler = ShuffledEpochs(len(pairs), batch_size=batch_size, epochs=epochs, seed=seed)
     total = LocalSum(divisor=batch_size, rounds=sampler.rounds, dimension=record_map.dimension)
-    return PairTrainer(
-        policy, record_map, pairs, entropy, sampler=sampler, total=total, learning_rate=learning_rate,
+    return EpochLoop(
+        record_map, pairs, entropy, sampler=sampler, total=total, learning_rate=learning_rate,
         warmup_steps=warmup_steps,
     )  # fmt: skip
 
@@ -232,7 +214,7 @@ def single_pass_card(plan: Plan, *, replayable: bool) -> PrivacyCard:
 
 def single_pass(policy: Policy, record_map: PairGradients, pairs: Sequence[Pair], plan: Plan,
                 entropy: EntropySource, *, seed: int, learning_rate: float = LEARNING_RATE,
-                warmup_steps: int = WARMUP_STEPS) -> PairTrainer:  # fmt: skip
+                warmup_steps: int = WARMUP_STEPS) -> EpochLoop:  # fmt: skip
     """A run of DP-SGD on triplets as the paper sets it up.
 
     Args:
@@ -257,8 +239,8 @@ def single_pass(policy: Policy, record_map: PairGradients, pairs: Sequence[Pair]
             f"batches of {plan.expected_batch_size:g} in {plan.rounds} rounds: expected whole batches and "
             f"{sampler.rounds} rounds, one pass over {len(pairs)} slots: use single_pass_plan"
         )
-    return PairTrainer(
-        policy, record_map, pairs, entropy, sampler=sampler,
+    return EpochLoop(
+        record_map, pairs, entropy, sampler=sampler,
         total=GaussianSum(plan, entropy, dimension=record_map.dimension), learning_rate=learning_rate,
         warmup_steps=warmup_steps,
     )  # fmt: skip

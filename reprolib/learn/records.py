@@ -97,22 +97,35 @@ class GroupGradients:
 
     def __call__(self, records: Sequence[Sequence[Group]]) -> Iterator[Tensor]:
         """The records' gradients in blocks of rows, [records, dimension]; the order may differ."""
-        if self.method == "single":
-            yield from (self._one(record)[None] for record in records)
-            return
-        for block in self._blocks([[merged(group) for group in record] for record in records]):
-            yield self._many(block)
+        yield from (rows for _, rows in self._placed(records))
 
-    def _blocks(self, records: Sequence[Sequence[Group]]) -> Iterator[list[Sequence[Group]]]:
-        """Records of similar length together, each block within ``batch_tokens`` positions."""
-        block: list[Sequence[Group]] = []
+    def in_order(self, records: Sequence[Sequence[Group]]) -> Tensor:
+        """The records' gradients in the records' order, [records, dimension]."""
+        blocks = list(self._placed(records))
+        rows = torch.cat([rows for _, rows in blocks])
+        places = torch.tensor([place for block, _ in blocks for place in block], device=rows.device)
+        return torch.empty_like(rows).index_copy_(0, places, rows)
+
+    def _placed(self, records: Sequence[Sequence[Group]]) -> Iterator[tuple[list[int], Tensor]]:
+        """Blocks of rows with the places of their records."""
+        if self.method == "single":
+            yield from (([place], self._one(record)[None]) for place, record in enumerate(records))
+            return
+        smaller = [[merged(group) for group in record] for record in records]
+        for block in self._blocks(smaller):
+            yield block, self._many([smaller[place] for place in block])
+
+    def _blocks(self, records: Sequence[Sequence[Group]]) -> Iterator[list[int]]:
+        """Places of records of similar length, each block within ``batch_tokens`` positions."""
+        block: list[int] = []
         rows = 0
-        for record in sorted(records, key=_longest):
-            if block and (rows + len(record)) * _longest(record) > self.batch_tokens:
+        lengths = [_longest(record) for record in records]
+        for place in sorted(range(len(records)), key=lengths.__getitem__):
+            if block and (rows + len(records[place])) * lengths[place] > self.batch_tokens:
                 yield block
                 block, rows = [], 0
-            block.append(record)
-            rows += len(record)
+            block.append(place)
+            rows += len(records[place])
         if block:
             yield block
 

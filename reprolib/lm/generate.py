@@ -72,9 +72,9 @@ class Engine(Protocol):
 class TransformersEngine:
     """Sampling with a transformers model in this process.
 
-    Prompts of similar length share a batch; a prompt is read once for all of its completions; a finished
-    completion leaves the batch. The adapter is merged into a copy of the base, so that a token costs no more
-    than the base's; the policy's own weights are never touched.
+    Prompts of similar length share a batch; a prompt is read once for all of its completions, and so is what
+    they agree on; a finished completion leaves the batch. The adapter is merged into a copy of the base, so
+    that a token costs no more than the base's; the policy's own weights are never touched.
 
     Args:
         policy: the base; its adapter, if it has one, counts from the first ``update`` on.
@@ -147,28 +147,30 @@ class TransformersEngine:
         ids, mask = (t.to(device) for t in _padded(prompts))
         cache = DynamicCache(config=model.config)
         first = (mask.cumsum(1) - 1).clamp(min=0)
-        logits = model(
-            ids, attention_mask=mask, position_ids=first, past_key_values=cache, logits_to_keep=1
-        ).logits[:, -1]
-        cache.batch_repeat_interleave(copies)
-        logits, mask = (t.repeat_interleave(copies, dim=0) for t in (logits, mask))
+        hidden = model.base_model(ids, attention_mask=mask, position_ids=first, past_key_values=cache)
+        # the head on rows, not on a slice of [prompts, tokens]: in bfloat16 that copies it for every prompt
+        logits = model.get_output_embeddings()(hidden.last_hidden_state[:, -1])
         position = mask.sum(1, keepdim=True)
         uniform = None if draws is None else draws.flatten(0, 1).to(device)
-        tokens = torch.full((len(mask), sampling.max_new_tokens), -1, device=device)
-        alive = torch.arange(len(mask), device=device)
+        tokens = torch.full((len(mask) * copies, sampling.max_new_tokens), -1, device=device)
+        alive = torch.arange(len(tokens), device=device)
+        row = alive // copies  # completions that agree so far read one row of the cache
         for step in range(sampling.max_new_tokens):
             u = None if uniform is None else uniform[alive, step]
-            chosen = choose(logits, sampling.temperature, u)
+            chosen = choose(logits[row], sampling.temperature, u)
             tokens[alive, step] = chosen
-            keep = (chosen != end).nonzero().squeeze(1)
-            if not len(keep) or step + 1 == sampling.max_new_tokens:
+            keep = chosen != end
+            if not bool(keep.any()) or step + 1 == sampling.max_new_tokens:
                 break
-            if len(keep) < len(alive):
-                cache.batch_select_indices(keep)
-                alive, chosen, mask, position = (t[keep] for t in (alive, chosen, mask, position))
+            alive, row, chosen = alive[keep], row[keep], chosen[keep]
+            branches, row = torch.unique(row * logits.shape[1] + chosen, return_inverse=True)
+            parent, token = branches // logits.shape[1], branches % logits.shape[1]
+            if not torch.equal(parent, torch.arange(len(mask), device=device)):
+                cache.batch_select_indices(parent)
+                mask, position = mask[parent], position[parent]
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
             logits = model(
-                chosen[:, None], attention_mask=mask, position_ids=position, past_key_values=cache
+                token[:, None], attention_mask=mask, position_ids=position, past_key_values=cache
             ).logits[:, -1]
             position = position + 1
         completions = [_completion(row, end) for row in tokens.tolist()]

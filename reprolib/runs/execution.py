@@ -1,6 +1,7 @@
 """Starting, resuming and finishing a run: ``ensure`` is the one door to training."""
 
 import fcntl
+import importlib
 import importlib.metadata
 import json
 import logging
@@ -21,9 +22,9 @@ from reprolib.errors import ReproError
 from reprolib.paths import root, write_atomically
 from reprolib.privacy.ledger import Ledger
 from reprolib.privacy.plan import Plan
-from reprolib.runs import checkpoints, results, sources, training
-from reprolib.runs.spec import TRAINED, RunSpec, directory
-from reprolib.runs.training import Job, Trainer
+from reprolib.runs import checkpoints, results, sources
+from reprolib.runs.job import Job, Trainer
+from reprolib.runs.spec import RunSpec, directory
 
 logger = logging.getLogger(__name__)
 Build = Callable[[RunSpec, Plan | None, Ledger | None], Job]
@@ -45,7 +46,7 @@ def ensure(spec: RunSpec, *, build: Build | None = None, checkpoint_every: int =
     Raises:
         ReproError: whatever makes the run impossible.
     """
-    _attempt(spec, build or training.build, checkpoint_every, wait=True)
+    _attempt(spec, build or _build, checkpoint_every, wait=True)
     return directory(spec)
 
 
@@ -63,12 +64,18 @@ def ensure_all(
     for wait in (False, True):
         busy = []
         for spec in waiting:
-            if not _attempt(spec, build or training.build, CHECKPOINT_EVERY, wait=wait):
+            if not _attempt(spec, build or _build, CHECKPOINT_EVERY, wait=wait):
                 busy.append(spec)
             elif done:
                 done(spec)
         waiting = busy
     return [directory(spec) for spec in specs]
+
+
+def _build(spec: RunSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
+    # by name, so that a run's fingerprint holds the code of its own paper only
+    job: Job = importlib.import_module(spec.builder).build(spec, plan, ledger)
+    return job
 
 
 def _attempt(spec: RunSpec, build: Build, every: int, *, wait: bool) -> bool:
@@ -114,10 +121,10 @@ def _move_aside(where: Path) -> None:
 
 def _run(spec: RunSpec, where: Path, build: Build, every: int) -> None:
     start = time.monotonic()
-    made_by = sources.fingerprint(spec.model, spec.engine)
+    made_by = sources.fingerprint(spec)
     content = {"spec": spec.model_dump(mode="json"), "sources": made_by}
     write_atomically(where / "spec.json", json.dumps(content, indent=1) + "\n")
-    plan = spec.plan() if spec.method in TRAINED else None
+    plan = spec.plan()
     ledger = Ledger(where / "ledger.jsonl", plan) if plan else None
     job = build(spec, plan, ledger)
     before = 0.0
@@ -137,13 +144,13 @@ def _train(spec: RunSpec, where: Path, job: Job, trainer: Trainer, ledger: Ledge
     """Train to the last round; returns the seconds that earlier, interrupted processes took."""
     start = time.monotonic()
     before, metrics = _resume(where, trainer, ledger)
-    while trainer.rounds_done < spec.rounds:
+    while trainer.rounds_done < spec.last_round:
         released = trainer.step()
         done = trainer.rounds_done
         metrics.append({"round": done, "released_norm": float(released.norm())})
         if done in spec.scored_rounds:
             _score(spec, where, job, done)  # before the checkpoint, so that a checkpoint implies its scores
-        if done % every == 0 or done == spec.rounds:
+        if done % every == 0 or done == spec.last_round:
             seconds = before + time.monotonic() - start
             state = {"trainer": trainer.state(), "metrics": metrics, "seconds": seconds}
             checkpoints.save(where / "checkpoints", done, state)

@@ -14,11 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reprolib.errors import ReproError
 from reprolib.paths import root
-from reprolib.runs.spec import NOISE, TRAINED, RunSpec
+from reprolib.runs.spec import NOISE, RunSpec, family
 
 Layer = dict[str, Any]
-SETTABLE = set(RunSpec.model_fields) - {"paper", "study", "arm", "tier", "seed"}
-OF_THE_BASE = {"task", "model", "dtype", "engine", "method", "max_new_tokens", "evaluation"}
+LABELS = {"paper", "study", "arm", "tier", "seed"}
 
 
 class _Strict(BaseModel):
@@ -98,7 +97,7 @@ class Experiment(_Strict):
 
     paper: str
     endpoints: Endpoints
-    audit: Audit
+    audit: Audit | None = None
     chapters: dict[str, tuple[str, ...]]
     common: Layer
     tasks: dict[str, Layer]
@@ -174,10 +173,11 @@ def _layers(found: Experiment) -> dict[str, Layer]:
 
 def _check(file: Path, found: Experiment) -> None:
     """Refuse unknown fields in a layer and names that refer to nothing."""
+    settable = set(family(found.paper).model_fields) - LABELS
     for place, layer in _layers(found).items():
-        if unknown := sorted(set(layer) - SETTABLE):
+        if unknown := sorted(set(layer) - settable):
             raise ReproError(
-                f"{file}: {place}.{unknown[0]}: unknown key; it may set {', '.join(sorted(SETTABLE))}"
+                f"{file}: {place}.{unknown[0]}: unknown key; it may set {', '.join(sorted(settable))}"
             )
     recipes, studies = set(found.arms), set(found.studies)
     refers = [(f"chapters.{n}", name, studies) for n, names in found.chapters.items() for name in names]
@@ -254,7 +254,7 @@ def _specs(found: Experiment, tier: str, study: str, arm: str, entry: Entry) -> 
         for seed in entry.seeds[: change.seeds]:
             identity = {"paper": found.paper, "study": study, "arm": name, "tier": tier, "seed": seed}
             try:
-                specs.append(RunSpec(**identity, **fields))
+                specs.append(family(found.paper)(**identity, **fields))
             except ReproError as error:
                 raise ReproError(f"{path(found.paper)}: studies.{study}.arms.{arm}: {error}") from None
     return specs
@@ -277,6 +277,7 @@ def _fields(found: Experiment, tier: str, study: str, arm: str, entry: Entry) ->
         if any(name in layer for name in NOISE):  # a noise or a budget replaces the other
             fields = {key: value for key, value in fields.items() if key not in NOISE}
         fields |= layer
-    if fields.get("method") not in TRAINED:
-        fields = {key: value for key, value in fields.items() if key in OF_THE_BASE}
+    if fields.get("method") == "base":
+        known = family(found.paper).of_the_base
+        fields = {key: value for key, value in fields.items() if key in known}
     return fields

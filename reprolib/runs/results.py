@@ -16,7 +16,7 @@ from reprolib.privacy import ledger
 from reprolib.privacy.accounting import Accountant
 from reprolib.privacy.plan import PrivacyCard
 from reprolib.runs import sources
-from reprolib.runs.spec import RunSpec, directory, runs_root
+from reprolib.runs.spec import RunSpec, directory, family, runs_root
 
 State = Literal["missing", "unfinished", "finished", "stale"]
 SCORERS = ("strict", "rescore")
@@ -71,7 +71,7 @@ class Run:
         Raises:
             ReproError: a set that was not scored then.
         """
-        after = self.spec.rounds if after is None else after
+        after = self.spec.last_round if after is None else after
         rows = self.predictions
         found = rows[(rows["evaluation"] == evaluation) & (rows["round"] == after)]
         if found.empty:
@@ -109,7 +109,7 @@ def state(where: Path) -> State:
         return "missing"
     made_by = _json(where / "spec.json").get("sources")
     spec = read_spec(where / "spec.json")
-    if made_by != sources.fingerprint(spec.model, spec.engine):
+    if made_by != sources.fingerprint(spec):
         return "stale"
     return "finished" if (where / "provenance.json").is_file() else "unfinished"
 
@@ -149,11 +149,11 @@ def best_learning_rate(pilots: Sequence[Run], evaluation: str = "selection") -> 
 
     Source: DP-GRPO, Appendix C-D.
     """
-    rates = [run.spec.learning_rate for run in pilots]
+    rates: list[Any] = [getattr(run.spec, "learning_rate", None) for run in pilots]
     if not rates or None in rates:
         raise ReproError(f"learning rates of the pilots: {rates}; expected trained runs")
-    scores = [(run.correct(evaluation).mean(), -(run.spec.learning_rate or 0.0)) for run in pilots]
-    return -max(scores)[1]
+    scores = [(run.correct(evaluation).mean(), -rate) for run, rate in zip(pilots, rates, strict=True)]
+    return float(-max(scores)[1])
 
 
 def read_spec(path: Path) -> RunSpec:
@@ -164,8 +164,9 @@ def read_spec(path: Path) -> RunSpec:
     """
     content = _json(path)
     try:
-        return RunSpec(**content.get("spec", content))
-    except (TypeError, ReproError) as error:
+        fields = content.get("spec", content)
+        return family(fields.get("paper", "dp_grpo"))(**fields)
+    except (TypeError, AttributeError, ReproError) as error:
         raise ReproError(f"{path}: not the spec of a run ({error})") from None
 
 

@@ -6,30 +6,31 @@ from functools import lru_cache
 from pathlib import Path
 
 from reprolib.paths import imports, reachable, root
+from reprolib.runs.spec import RunSpec
 
-EXECUTION = "reprolib.runs.execution"  # imports whatever trains and scores
+EXECUTION = "reprolib.runs.execution"  # what every run imports, whatever it trains
 ENGINES = {"vllm": "reprolib.lm.vllm_engine"}  # what only runs with this engine use
 
 
-def files() -> list[Path]:
-    """The package files that training and scoring import, directly or not."""
-    return sorted(reachable(imports(f"import {EXECUTION}")))
-
-
-def fingerprint(model: str, engine: str = "transformers") -> str:
-    """Hash of the code that trains and scores, and of the model if the project keeps its weights.
-
-    Comments, layout and docstrings do not count: they change no result. Nor do other engines.
+def files(builder: str) -> list[Path]:
+    """The package files that training and scoring import, directly or not.
 
     Args:
-        model: name of the run's model.
-        engine: what draws the run's completions.
+        builder: the module that builds the paper's runs.
     """
-    return _fingerprint(root(), model, engine)
+    return sorted(reachable(imports(f"import {EXECUTION}, {builder}")))
 
 
-@lru_cache(maxsize=8)
-def _fingerprint(home: Path, model: str, engine: str) -> str:
+def fingerprint(spec: RunSpec) -> str:
+    """Hash of the code that trains and scores a run, and of the model if the project keeps its weights.
+
+    Comments, layout and docstrings do not count: they change no result. Nor do other papers and engines.
+    """
+    return _fingerprint(root(), spec.builder, spec.model, spec.engine)
+
+
+@lru_cache(maxsize=32)
+def _fingerprint(home: Path, builder: str, model: str, engine: str) -> str:
     # cached: a process goes on running the code that it started with
     # a model from elsewhere, by hub name or path, may be large: its name stands for it
     weights = [] if "/" in model else (home / "data" / "models" / model).rglob("*")
@@ -38,7 +39,7 @@ def _fingerprint(home: Path, model: str, engine: str) -> str:
         path for other, module in ENGINES.items() if other != engine for path in imports(f"import {module}")
     }
     digest = hashlib.sha256()
-    for path in [*(p for p in files() if p not in unused), *kept]:
+    for path in [*(p for p in files(builder) if p not in unused), *kept]:
         digest.update(str(path.relative_to(home)).encode())
         digest.update(_code(path) if path.suffix == ".py" else path.read_bytes())
     return digest.hexdigest()[:16]

@@ -1,11 +1,11 @@
 """What determines a training run, and the directory that holds it."""
 
 import hashlib
+import importlib
 import json
-import math
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -13,52 +13,38 @@ from reprolib.errors import ReproError
 from reprolib.paths import root
 from reprolib.privacy.plan import Plan
 
-Method = Literal["base", "grpo", "filtered_sft", "gold_sft"]
-Advantage = Literal["full", "zero", "shuffled", "positive"]
-Unit = Literal["prompt", "contributor"]
-TRAINED = ("grpo", "filtered_sft", "gold_sft")
-UNITS = {
-    "prompt": "one prompt with its reference answer and all its completions",
-    "contributor": "one contributor with all their prompts and completions",
-}
 NOISE = ("noise_multiplier", "target_epsilon")  # two ways to say one thing
-_NEEDED = ("population", "expected_batch_size", "learning_rate")
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+FAMILIES = {"dp_grpo": ("reprolib.runs.dp_grpo", "GrpoSpec")}  # imported by name: see ``sources.fingerprint``
 
 
 class RunSpec(BaseModel):
-    """Everything that determines a training run; two equal specs name one directory.
+    """What every run has, whatever its paper; two equal specs name one directory.
+
+    A paper's own class adds its settings, names the module that builds its runs, and computes the plan. Study
+    and arm are labels: two of them may share a run.
 
     Args:
-        paper, study, arm: where the run belongs. Study and arm are labels: two of them may share a run.
-        task, tier, seed: the task of ``tasks.datasets.load``; the seed fixes the adapter's initial weights.
-        model, dtype: a name of ``lm.models.load``, and the precision of its frozen weights; adapter, loss,
-            clip and noise stay in float32 or wider.
-        engine: what draws completions; "vllm" needs its own environment.
+        paper, study, arm: where the run belongs.
+        task, tier, seed: of the paper's own tasks; the seed fixes initial weights and public orders.
+        model, dtype: a name of ``lm.models.load``, and the precision of its weights; clip and noise stay in
+            float32 or wider.
         method: "base" is the untrained model, scored only; the others train.
-        advantage: of the GRPO loss: group-normalised, zero, of shuffled rewards, or 1 a correct completion.
-        unit: the record that is clipped and protected: a prompt, or all prompts of a contributor.
-        population, expected_batch_size, rounds: n, m and T of the plan.
-        clip_norm: C; None for no clipping, which needs a run without noise.
-        noise_multiplier, target_epsilon: sigma, 0 for a run without noise, or the budget that it is
-            calibrated to. Exactly one of the two.
-        delta: None means 1 / (10 n) (DP-GRPO, Section VII-A).
-        group_size, temperature, max_new_tokens: completions a prompt, and how they are drawn.
-        kl_weight, learning_rate: of the loss and of AdamW.
-        entropy: "private" noise from the operating system, or "research" noise that the seed replays.
-        evaluation: evaluation sets scored after training: a task, or "selection" for the task's own.
+        entropy: "private" randomness from the operating system, or "research", which the seed replays.
+        evaluation: names of evaluation sets, scored after training.
         score_at: rounds after which the sets are scored as well as after the last.
-        canaries: the last so many slots are canaries, each present with probability 1/2; see
-            ``training.canaries_present``.
 
     Raises:
         ReproError: a field that is unknown, missing or out of range, in one line.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    builder: ClassVar[str]  # module whose ``build`` makes the run
+    of_the_base: ClassVar[frozenset[str]]  # settings that an untrained model has
 
     paper: Name
     study: Name
@@ -69,78 +55,47 @@ class RunSpec(BaseModel):
     model: Annotated[str, Field(min_length=1)]
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     engine: Literal["transformers", "vllm"] = "transformers"
-    method: Method
-    advantage: Advantage = "full"
-    unit: Unit = "prompt"
-    population: Annotated[int, Field(ge=1)] | None = None
-    expected_batch_size: Positive | None = None
-    rounds: Annotated[int, Field(ge=0)] = 0
-    clip_norm: Positive | None = None
-    noise_multiplier: NotNegative | None = None
-    target_epsilon: Positive | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
-    group_size: Annotated[int, Field(ge=1)] = 8
-    temperature: Positive = 0.7
-    kl_weight: NotNegative = 0.0
-    learning_rate: Positive | None = None
-    max_new_tokens: Annotated[int, Field(ge=1)]
+    method: str
     entropy: Literal["private", "research"] = "private"
     evaluation: tuple[Name, ...]
     score_at: tuple[int, ...] = ()
-    canaries: Annotated[int, Field(ge=0)] = 0
 
     def __init__(self, **fields: Any):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise ReproError(_one_line(fields, error)) from None
+            raise ReproError(_one_line(type(self), fields, error)) from None
 
     @model_validator(mode="after")
-    def _consistent(self) -> "RunSpec":
+    def _scored(self) -> Self:
         if not self.evaluation:
             raise ValueError("evaluation = (): expected at least one evaluation set")
-        if self.method not in TRAINED:
-            if self.rounds or self.noise_multiplier is not None or self.target_epsilon is not None:
-                raise ValueError("method = 'base' trains nothing: leave out rounds and noise")
-            return self
-        if missing := [name for name in _NEEDED if getattr(self, name) is None]:
-            raise ValueError(f"{missing[0]} is missing: method {self.method!r} needs it")
-        if self.rounds < 1:
-            raise ValueError("rounds = 0: expected at least 1")
-        if (self.noise_multiplier is None) == (self.target_epsilon is None):
-            raise ValueError("expected exactly one of noise_multiplier and target_epsilon")
-        if self.clip_norm is None and self.private:
-            raise ValueError("clip_norm is missing: noise needs a clipping norm")
-        if self.expected_batch_size > self.population:  # type: ignore[operator]  # both are there
-            raise ValueError(
-                f"expected_batch_size = {self.expected_batch_size}: expected at most the population, "
-                f"{self.population}"
-            )
-        if self.method == "grpo" and self.group_size < 2:
-            raise ValueError(
-                "group_size = 1: GRPO compares completions of one prompt, so expected at least 2"
-            )
-        if self.method != "grpo" and self.advantage != "full":
-            raise ValueError(f"advantage = {self.advantage!r}: only method 'grpo' has an advantage")
-        if self.canaries > self.population:  # type: ignore[operator]
-            raise ValueError(
-                f"canaries = {self.canaries}: expected at most the population, {self.population}"
-            )
-        if wrong := [r for r in self.score_at if not 1 <= r <= self.rounds]:
-            raise ValueError(f"score_at = {wrong[0]}: expected rounds from 1 to {self.rounds}")
         return self
 
     @property
-    def private(self) -> bool:
-        """Whether noise is added."""
-        return self.target_epsilon is not None or bool(self.noise_multiplier)
+    def trained(self) -> bool:
+        """Whether the run trains anything."""
+        return self.method != "base"
+
+    @property
+    def last_round(self) -> int:
+        """Rounds of the whole run; 0 for an untrained model."""
+        raise NotImplementedError
 
     @property
     def scored_rounds(self) -> tuple[int, ...]:
         """Rounds after which the evaluation sets are scored; the last is always among them."""
-        return tuple(sorted({*self.score_at, self.rounds}))
+        return tuple(sorted({*self.score_at, self.last_round}))
 
-    def changed(self, **changes: Any) -> "RunSpec":
+    def plan(self) -> Plan | None:
+        """The plan of a run whose release is a noised sum; None where there is none.
+
+        Raises:
+            ReproError: a value out of the accountant's range.
+        """
+        raise NotImplementedError
+
+    def changed(self, **changes: Any) -> Self:
         """The spec with other values, checked again; a noise or a budget given replaces the other.
 
         Raises:
@@ -148,40 +103,37 @@ class RunSpec(BaseModel):
         """
         fields = self.model_dump()
         if any(changes.get(name) is not None for name in NOISE):
-            fields |= dict.fromkeys(NOISE)
-        return RunSpec(**(fields | changes))
-
-    def plan(self) -> Plan:
-        """The plan of the run; a target epsilon is turned into its noise multiplier.
-
-        Raises:
-            ReproError: the base model has no plan; or a value out of the accountant's range.
-        """
-        if self.method not in TRAINED or self.population is None or self.expected_batch_size is None:
-            raise ReproError(f"{self.arm}: the base model is not trained, so it has no plan")
-        common: dict[str, Any] = {
-            "unit": UNITS[self.unit],
-            "population": self.population,
-            "expected_batch_size": self.expected_batch_size,
-            "rounds": self.rounds,
-            "clip_norm": math.inf if self.clip_norm is None else self.clip_norm,
-            "delta": self.delta or 1 / (10 * self.population),
-        }
-        if self.target_epsilon is not None:
-            return Plan.calibrated(**common, target_epsilon=self.target_epsilon)
-        return Plan(**common, noise_multiplier=self.noise_multiplier or 0.0)
+            fields |= {name: None for name in NOISE if name in fields}
+        return type(self)(**(fields | changes))
 
     @property
     def name(self) -> str:
         """Name of the run's directory: method, task, seed and a hash of all that determines the run."""
-        method = self.method if self.advantage == "full" else f"{self.method}-{self.advantage}"
-        return f"{method}-{self.task}-seed{self.seed}-{self.digest[:10]}"
+        return f"{self.variant}-{self.task}-seed{self.seed}-{self.digest[:10]}"
+
+    @property
+    def variant(self) -> str:
+        """The method as it stands in a directory's name."""
+        return self.method
 
     @property
     def digest(self) -> str:
         """Hash of all that determines the run, in hexadecimal digits."""
         content = json.dumps(self.model_dump(exclude={"study", "arm"}), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
+
+
+def family(paper: str) -> type[RunSpec]:
+    """The spec class of a paper, which lives in the module of ``reprolib.runs`` that has the paper's name.
+
+    Raises:
+        ReproError: a paper without runs.
+    """
+    if paper not in FAMILIES:
+        raise ReproError(f"no runs of {paper!r}: expected one of {', '.join(FAMILIES)}")
+    module, name = FAMILIES[paper]
+    found: type[RunSpec] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def runs_root() -> Path:
@@ -194,14 +146,14 @@ def directory(spec: RunSpec) -> Path:
     return runs_root() / spec.tier / spec.paper / spec.name
 
 
-def _one_line(fields: dict[str, Any], error: ValidationError) -> str:
+def _one_line(model: type[RunSpec], fields: dict[str, Any], error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     who = "-".join(str(fields[key]) for key in ("arm", "task") if key in fields) or "run"
     if not first["loc"]:
         return f"{who}: {first['msg'].removeprefix('Value error, ')}"
     name = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"{who}: unknown field {name!r}; the fields are {', '.join(RunSpec.model_fields)}"
+        return f"{who}: unknown field {name!r}; the fields are {', '.join(model.model_fields)}"
     if first["type"] == "missing":
         return f"{who}: {name} is missing"
     return f"{who}: {name} = {first['input']!r}: {first['msg'].replace('Input should be', 'expected')}"

@@ -184,14 +184,14 @@ def test_the_learning_rate_rises_linearly_and_stays():
     trainer = run(DPO(), epochs=2)
     rates = []
     for _ in range(5):
-        rates.append(trainer.optimizer.param_groups[0]["lr"])
+        rates.append(trainer.update.optimizer.param_groups[0]["lr"])
         trainer.step()
     assert rates == pytest.approx([1e-2 / 3, 2e-2 / 3, 1e-2, 1e-2, 1e-2])
 
 
 def test_the_optimiser_is_adamw_as_pytorch_sets_it():
     parameter = torch.nn.Parameter(torch.zeros(1))
-    ours, theirs = run(DPO()).optimizer.defaults, torch.optim.AdamW([parameter]).defaults
+    ours, theirs = run(DPO()).update.optimizer.defaults, torch.optim.AdamW([parameter]).defaults
     assert {k: v for k, v in ours.items() if k != "lr"} == {k: v for k, v in theirs.items() if k != "lr"}
 
 
@@ -204,7 +204,7 @@ def test_training_raises_the_reward_margin(mode, method):
     trainer = run(method, pairs, mode=mode, epochs=20, batch_size=16, rate=1e-2)
     reference = trainer.record_map.reference
     finish(trainer)
-    margins = reward_margins(trainer.policy, pairs, reference)
+    margins = reward_margins(trainer.record_map.policy, pairs, reference)
     assert float(margins.mean()) > 0.03
     assert float((margins > 0).double().mean()) > 0.8
 

@@ -55,11 +55,11 @@ def oracle(policy, group: Group, beta=BETA) -> torch.Tensor:
 
 
 def rows(policy, records, **kwargs) -> torch.Tensor:
-    """Vectors in the records' order: one call a record block would sort them."""
+    """Vectors in the records' order."""
     gradients = GroupGradients(
         policy, kwargs.pop("loss", LOSS), reference=kwargs.pop("reference", True), **kwargs
     )
-    return torch.cat([torch.cat(list(gradients([record]))) for record in records])
+    return gradients.in_order(records)
 
 
 @pytest.mark.parametrize("method", ["batched", "single"])
@@ -81,6 +81,12 @@ def test_equal_completions_give_the_gradient_that_each_of_them_gives_alone(polic
     group = Group(once.prompt, drawn, once.advantages)
     assert (len(merged(group).completions), sum(merged(group).counts)) == (len(set(drawn)), len(drawn))
     torch.testing.assert_close(rows(policy, [[group]])[0], oracle(policy, group), rtol=1e-10, atol=1e-12)
+
+
+def test_vectors_come_in_the_records_order_however_they_share_blocks(policy, groups):
+    together = rows(policy, [[g] for g in groups], batch_tokens=64)
+    for row, group in zip(together, groups, strict=True):
+        torch.testing.assert_close(row, oracle(policy, group), rtol=1e-10, atol=1e-12)
 
 
 def test_small_blocks_give_every_record_once(policy, groups):

@@ -153,7 +153,7 @@ def test_a_record_whose_gradient_is_not_finite_counts_as_zero_and_the_others_sta
 def test_an_update_that_is_not_finite_is_passed_over_and_the_round_counts():
     run = trainer()
     before = weights(run)
-    run._apply(torch.full((run.record_map.dimension,), math.nan, dtype=torch.float64))
+    run.update.apply(torch.full((run.record_map.dimension,), math.nan, dtype=torch.float64))
     assert torch.equal(before, weights(run))
 
 

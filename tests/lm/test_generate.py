@@ -62,6 +62,17 @@ def test_what_else_is_in_the_batch_does_not_change_a_completion(policy):
     assert small.generate(PROMPTS, sampling(), lambda n: draws.ravel()) == together
 
 
+@pytest.mark.parametrize(("temperature", "rows"), [(1e-6, 2), (50.0, 16)])
+def test_completions_that_agree_so_far_share_a_row_of_the_forward_pass(policy, temperature, rows):
+    made, seen = engine(policy), []
+    made._model.base_model.register_forward_hook(lambda _, __, output: seen.append(len(output[0])))
+    asked = sampling(completions=8, max_new_tokens=4, temperature=temperature)
+    made.generate([PROMPTS[0], PROMPTS[2]], asked, uniform())
+    assert seen[0] == 2
+    assert 2 <= max(seen) <= rows
+    assert (max(seen) > 2) == (rows > 2)
+
+
 def test_sampled_frequencies_are_the_softmax_at_the_temperature(policy):
     logits = policy.model(torch.tensor([[4, 5, 6]])).logits[0, -1].detach()
     drawn = engine(policy).generate([(4, 5, 6)], sampling(completions=20_000, max_new_tokens=1), uniform(1))

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from reprolib.runs import sources
-from reprolib.runs.spec import RunSpec
-from reprolib.runs.training import Job
+from reprolib.runs.dp_grpo import GrpoSpec
+from reprolib.runs.job import Job
 
 
 class Counter:
@@ -40,7 +40,7 @@ class Builds:
     """A build function that records what it made."""
 
     die_after: int | None = None
-    made: list[RunSpec] = field(default_factory=list)
+    made: list[GrpoSpec] = field(default_factory=list)
     trainers: list[Counter | None] = field(default_factory=list)
 
     def __call__(self, spec, plan, ledger):
@@ -77,4 +77,4 @@ def runs_home(tmp_path, monkeypatch):
 @pytest.fixture
 def other_sources(monkeypatch):
     """Pretend that the code changed."""
-    return lambda: monkeypatch.setattr(sources, "fingerprint", lambda model, engine: "other")
+    return lambda: monkeypatch.setattr(sources, "fingerprint", lambda spec: "other")

@@ -1,6 +1,6 @@
 from typing import Any
 
-from reprolib.runs.spec import RunSpec
+from reprolib.runs.dp_grpo import GrpoSpec
 
 FIELDS: dict[str, Any] = {
     "paper": "dp_grpo", "study": "math", "arm": "dp_grpo", "task": "math", "tier": "smoke", "seed": 1,
@@ -10,10 +10,10 @@ FIELDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def spec(**changes: Any) -> RunSpec:
-    return RunSpec(**{**FIELDS, **changes})
+def spec(**changes: Any) -> GrpoSpec:
+    return GrpoSpec(**{**FIELDS, **changes})
 
 
-def base(**changes: Any) -> RunSpec:
+def base(**changes: Any) -> GrpoSpec:
     kept = ("paper", "study", "task", "tier", "seed", "model", "max_new_tokens", "evaluation")
-    return RunSpec(**{**{k: FIELDS[k] for k in kept}, "arm": "base", "method": "base", **changes})
+    return GrpoSpec(**{**{k: FIELDS[k] for k in kept}, "arm": "base", "method": "base", **changes})

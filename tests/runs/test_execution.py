@@ -140,7 +140,7 @@ def test_an_unfinished_run_of_other_sources_is_not_resumed(builds, other_sources
 
 def test_two_stale_directories_do_not_overwrite_each_other(builds, monkeypatch):
     for version in "abc":
-        monkeypatch.setattr(execution.sources, "fingerprint", lambda model, engine, version=version: version)
+        monkeypatch.setattr(execution.sources, "fingerprint", lambda spec, version=version: version)
         where = runs.ensure(spec(), build=builds())
     assert len(list(where.parent.glob("*.stale"))) == 2
 

@@ -6,7 +6,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from reprolib import runs
 from reprolib.errors import ReproError
 from reprolib.privacy import ledger
-from reprolib.runs import training
+from reprolib.runs import dp_grpo
 from reprolib.tasks import datasets
 from tests import tiny
 from tests.runs.specs import base, spec
@@ -41,7 +41,7 @@ def dying(after):
     """The real build, killed in the middle of a run."""
 
     def build(the_spec, plan, book):
-        job = training.build(the_spec, plan, book)
+        job = dp_grpo.build(the_spec, plan, book)
         step = job.trainer.step
 
         def once_more():
@@ -75,7 +75,7 @@ def test_a_killed_and_resumed_run_has_the_weights_of_one_that_was_not_killed(
 def test_the_seed_fixes_the_initial_weights_of_every_method_alike(model):
     found = []
     for method in ("grpo", "gold_sft"):
-        job = training.build(small(model, method=method), small(model).plan(), None)
+        job = dp_grpo.build(small(model, method=method), small(model).plan(), None)
         found.append([p.detach().clone() for p in job.trainer.parameters])
     assert all((a == b).all() for a, b in zip(*found, strict=True))
 
@@ -91,7 +91,7 @@ def test_the_base_answers_every_problem_of_its_sets_in_order(model):
 
 
 def test_the_cap_of_the_spec_holds_in_training_too(model):
-    job = training.build(small(model, max_new_tokens=3), small(model).plan(), None)
+    job = dp_grpo.build(small(model, max_new_tokens=3), small(model).plan(), None)
     assert job.trainer.record_map.sampling.max_new_tokens == 3
 
 
@@ -102,23 +102,23 @@ def test_a_population_that_the_task_does_not_have_is_refused(model):
 
 def test_a_smaller_population_takes_the_first_records():
     problems = datasets.load("math", tier="smoke").train
-    assert training.records(spec(population=39), problems) == list(problems[:39])
+    assert dp_grpo.records(spec(population=39), problems) == list(problems[:39])
 
 
 def test_canaries_are_the_last_slots_and_absent_ones_are_empty():
     problems = datasets.load("math", tier="smoke").train
     one = spec(canaries=20, seed=3)
-    slots = training.records(one, problems)
-    present = training.canaries_present(one)
+    slots = dp_grpo.records(one, problems)
+    present = dp_grpo.canaries_present(one)
     assert slots[:20] == list(problems[:20])
     assert [slot is not None for slot in slots[20:]] == present.tolist()
     assert 0 < present.sum() < 20
-    assert training.records(one, problems) == slots
+    assert dp_grpo.records(one, problems) == slots
     assert len(slots) == one.population
 
 
 def test_about_half_of_the_canaries_are_present_and_the_seed_decides_which():
-    one, other = (training.canaries_present(spec(population=7000, canaries=1000, seed=s)) for s in (1, 2))
+    one, other = (dp_grpo.canaries_present(spec(population=7000, canaries=1000, seed=s)) for s in (1, 2))
     assert abs(one.mean() - 0.5) < 0.06
     assert 400 < (one != other).sum() < 600
 
@@ -126,10 +126,10 @@ def test_about_half_of_the_canaries_are_present_and_the_seed_decides_which():
 def test_a_contributor_is_one_record_with_all_their_problems():
     problems = datasets.load("math", tier="smoke").train
     owners = list(dict.fromkeys(p.contributor for p in problems))
-    groups = training.records(spec(unit="contributor", population=len(owners)), problems)
+    groups = dp_grpo.records(spec(unit="contributor", population=len(owners)), problems)
     assert [p for group in groups for p in group] == sorted(
         problems, key=lambda p: owners.index(p.contributor)
     )
     assert all(len({p.contributor for p in group}) == 1 for group in groups)
     with pytest.raises(ReproError, match="contributors"):
-        training.records(spec(unit="contributor"), problems)
+        dp_grpo.records(spec(unit="contributor"), problems)

@@ -1,22 +1,23 @@
-"""From a spec to a trainer and its scores: the one place where tasks, models and methods are put together."""
+"""Runs of DP-GRPO and its controls: their settings, and how task, model and method are put together."""
 
+import math
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from reprolib.errors import ReproError
 from reprolib.privacy.ledger import Ledger
 from reprolib.privacy.plan import Plan
-from reprolib.runs.spec import RunSpec
+from reprolib.runs.job import Job
+from reprolib.runs.spec import NotNegative, Positive, RunSpec
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from reprolib.learn.records import PromptReader, RecordMap
     from reprolib.lm.generate import Engine
     from reprolib.lm.models import Policy
@@ -25,43 +26,129 @@ if TYPE_CHECKING:
 
     Record = Problem | Sequence[Problem]  # a prompt, or a contributor's prompts
 
+Method = Literal["base", "grpo", "filtered_sft", "gold_sft"]
+Advantage = Literal["full", "zero", "shuffled", "positive"]
+Unit = Literal["prompt", "contributor"]
+UNITS = {
+    "prompt": "one prompt with its reference answer and all its completions",
+    "contributor": "one contributor with all their prompts and completions",
+}
 SELECTION = "selection"
+_NEEDED = ("population", "expected_batch_size", "learning_rate")
 
 
-class Trainer(Protocol):
-    """What a run needs of a trainer; ``learn.trainer.Trainer`` is one."""
-
-    @property
-    def rounds_done(self) -> int:
-        """Rounds whose update is released."""
-
-    def step(self) -> "Tensor":
-        """One round; returns the released update, which is public."""
-
-    def state(self) -> dict[str, Any]:
-        """All that a resumed run needs: tensors and plain values. Private: it never leaves the machine."""
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run in memory.
+class GrpoSpec(RunSpec):
+    """A run of DP-GRPO or of one of its controls.
 
     Args:
-        trainer: None for the untrained base.
-        score: responses to an evaluation set, a row a problem, in the set's order. Columns: problem,
-            response, tokens (their number), capped, strict and rescore (1, 0, or None without a rescorer).
-        save_adapter: writes the adapter's weights to a directory.
+        method: "base", "grpo", "filtered_sft" or "gold_sft".
+        engine: what draws completions; "vllm" needs its own environment.
+        advantage: of the GRPO loss: group-normalised, zero, of shuffled rewards, or 1 a correct completion.
+        unit: the record that is clipped and protected: a prompt, or all prompts of a contributor.
+        population, expected_batch_size, rounds: n, m and T of the plan.
+        clip_norm: C; None for no clipping, which needs a run without noise.
+        noise_multiplier, target_epsilon: sigma, 0 for a run without noise, or the budget that it is
+            calibrated to. Exactly one of the two.
+        delta: None means 1 / (10 n) (DP-GRPO, Section VII-A).
+        group_size, temperature, max_new_tokens: completions a prompt, and how they are drawn.
+        kl_weight, learning_rate: of the loss and of AdamW.
+        evaluation: a task of ``tasks.datasets.load``, or "selection" for the task's own.
+        canaries: the last so many slots are canaries, each present with probability 1/2; see
+            ``canaries_present``.
     """
 
-    trainer: Trainer | None
-    score: Callable[[str], list[dict[str, Any]]]
-    save_adapter: Callable[[Path], None]
+    builder: ClassVar[str] = "reprolib.runs.dp_grpo"
+    of_the_base: ClassVar[frozenset[str]] = frozenset(
+        {"task", "model", "dtype", "engine", "method", "max_new_tokens", "evaluation"}
+    )
+
+    method: Method
+    advantage: Advantage = "full"
+    unit: Unit = "prompt"
+    population: Annotated[int, Field(ge=1)] | None = None
+    expected_batch_size: Positive | None = None
+    rounds: Annotated[int, Field(ge=0)] = 0
+    clip_norm: Positive | None = None
+    noise_multiplier: NotNegative | None = None
+    target_epsilon: Positive | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    group_size: Annotated[int, Field(ge=1)] = 8
+    temperature: Positive = 0.7
+    kl_weight: NotNegative = 0.0
+    learning_rate: Positive | None = None
+    max_new_tokens: Annotated[int, Field(ge=1)]
+    canaries: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.trained:
+            if self.rounds or self.noise_multiplier is not None or self.target_epsilon is not None:
+                raise ValueError("method = 'base' trains nothing: leave out rounds and noise")
+            return self
+        if missing := [name for name in _NEEDED if getattr(self, name) is None]:
+            raise ValueError(f"{missing[0]} is missing: method {self.method!r} needs it")
+        if self.rounds < 1:
+            raise ValueError("rounds = 0: expected at least 1")
+        if (self.noise_multiplier is None) == (self.target_epsilon is None):
+            raise ValueError("expected exactly one of noise_multiplier and target_epsilon")
+        if self.clip_norm is None and self.private:
+            raise ValueError("clip_norm is missing: noise needs a clipping norm")
+        if self.expected_batch_size > self.population:  # type: ignore[operator]  # both are there
+            raise ValueError(
+                f"expected_batch_size = {self.expected_batch_size}: expected at most the population, "
+                f"{self.population}"
+            )
+        if self.method == "grpo" and self.group_size < 2:
+            raise ValueError(
+                "group_size = 1: GRPO compares completions of one prompt, so expected at least 2"
+            )
+        if self.method != "grpo" and self.advantage != "full":
+            raise ValueError(f"advantage = {self.advantage!r}: only method 'grpo' has an advantage")
+        if self.canaries > self.population:  # type: ignore[operator]
+            raise ValueError(
+                f"canaries = {self.canaries}: expected at most the population, {self.population}"
+            )
+        if wrong := [r for r in self.score_at if not 1 <= r <= self.rounds]:
+            raise ValueError(f"score_at = {wrong[0]}: expected rounds from 1 to {self.rounds}")
+        return self
+
+    @property
+    def private(self) -> bool:
+        """Whether noise is added."""
+        return self.target_epsilon is not None or bool(self.noise_multiplier)
+
+    @property
+    def last_round(self) -> int:
+        """T of the plan."""
+        return self.rounds
+
+    @property
+    def variant(self) -> str:
+        """The method, and the rung of the ladder where it is not the full advantage."""
+        return self.method if self.advantage == "full" else f"{self.method}-{self.advantage}"
+
+    def plan(self) -> Plan | None:
+        """The plan of the run; a target epsilon is turned into its noise multiplier.
+
+        Raises:
+            ReproError: a value out of the accountant's range.
+        """
+        if not self.trained or self.population is None or self.expected_batch_size is None:
+            return None
+        common: dict[str, Any] = {
+            "unit": UNITS[self.unit],
+            "population": self.population,
+            "expected_batch_size": self.expected_batch_size,
+            "rounds": self.rounds,
+            "clip_norm": math.inf if self.clip_norm is None else self.clip_norm,
+            "delta": self.delta or 1 / (10 * self.population),
+        }
+        if self.target_epsilon is not None:
+            return Plan.calibrated(**common, target_epsilon=self.target_epsilon)
+        return Plan(**common, noise_multiplier=self.noise_multiplier or 0.0)
 
 
-def build(spec: RunSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
+def build(spec: GrpoSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
     """Load task and model and make the trainer of the spec's method.
 
     Raises:
@@ -99,7 +186,7 @@ def build(spec: RunSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
     )
 
 
-def _engine(spec: RunSpec, policy: "Policy", *, longest: int) -> "Engine":
+def _engine(spec: GrpoSpec, policy: "Policy", *, longest: int) -> "Engine":
     """The engine of the base model; ``longest`` is the number of tokens of the longest prompt."""
     if spec.engine == "transformers":
         from reprolib.lm.generate import TransformersEngine
@@ -116,7 +203,7 @@ def _engine(spec: RunSpec, policy: "Policy", *, longest: int) -> "Engine":
 
 
 def _record_map(
-    spec: RunSpec,
+    spec: GrpoSpec,
     policy: "Policy",
     engine: "Engine",
     task: "Task",
@@ -139,7 +226,7 @@ def _record_map(
     )  # fmt: skip
 
 
-def records(spec: RunSpec, problems: "Sequence[Problem]") -> "list[Record | None]":
+def records(spec: GrpoSpec, problems: "Sequence[Problem]") -> "list[Record | None]":
     """The record of each public slot: a problem, or all problems of a contributor; None for an absent canary.
 
     A population smaller than the training set takes its first records.
@@ -170,7 +257,7 @@ def records(spec: RunSpec, problems: "Sequence[Problem]") -> "list[Record | None
     return slots
 
 
-def canaries_present(spec: RunSpec) -> NDArray[np.bool_]:
+def canaries_present(spec: GrpoSpec) -> NDArray[np.bool_]:
     """Which canaries were present: a fair coin each, [canaries]. The canaries are the last slots.
 
     Source: DP-GRPO, Appendix B (canary diagnostic).
@@ -179,7 +266,7 @@ def canaries_present(spec: RunSpec) -> NDArray[np.bool_]:
     return np.random.default_rng([spec.seed, 1]).random(spec.canaries) < 0.5
 
 
-def _evaluation_set(spec: RunSpec, own: "Task", name: str) -> "tuple[Task, tuple[Problem, ...]]":
+def _evaluation_set(spec: GrpoSpec, own: "Task", name: str) -> "tuple[Task, tuple[Problem, ...]]":
     """The task that scores an evaluation set, and its problems."""
     from reprolib.tasks import datasets
 
@@ -190,7 +277,7 @@ def _evaluation_set(spec: RunSpec, own: "Task", name: str) -> "tuple[Task, tuple
 
 
 def _score(
-    spec: RunSpec,
+    spec: GrpoSpec,
     policy: "Policy",
     engine: "Engine",
     task: "Task",
