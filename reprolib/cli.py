@@ -149,9 +149,10 @@ def keep(
     from reprolib import runs
     from reprolib.runs import keeping
 
-    found = [p for p in map(runs.directory, runs.grid(paper, tier)) if runs.state(p) == "finished"]
-    for path in dict.fromkeys(found):
-        console.print(f"kept: {keeping.keep(runs.load(path)).name}", soft_wrap=True)
+    wanted = dict.fromkeys(map(runs.directory, runs.grid(paper, tier)))
+    found = [path for path in wanted if (path / "provenance.json").is_file()]
+    for path in found:  # whatever sources made it: its provenance, which is kept, names them
+        console.print(f"kept: {keeping.keep(runs.load(path, stale='allow')).name}", soft_wrap=True)
     if not found:
         raise ReproError(f"{paper} has no finished run at tier {tier}: `reprolib run` makes them")
 

@@ -108,3 +108,16 @@ def test_a_file_that_is_no_spec_is_named(trained, tmp_path):
     (tmp_path / "bad.json").write_text(json.dumps({"arm": "x"}))
     with pytest.raises(ReproError, match=r"bad\.json: not the spec of a run \(x: paper is missing"):
         call("run", str(tmp_path / "bad.json"))
+
+
+def test_keep_copies_finished_runs_and_refuses_when_there_are_none(trained, tmp_path, monkeypatch):
+    from reprolib.runs import keeping
+
+    monkeypatch.setattr(keeping, "root", lambda: tmp_path)
+    one = spec(tier="small")
+    monkeypatch.setattr(runs, "grid", lambda *_: [one])
+    with pytest.raises(ReproError, match="no finished run at tier small"):
+        call("keep", "dp_grpo")
+    runs.ensure(one)
+    assert one.name in call("keep", "dp_grpo")
+    assert keeping.directory(one).is_dir()
