@@ -49,7 +49,7 @@ def test_smoke_is_the_beginning_of_micro(name: str) -> None:
     ("name", "expected"),
     [
         ("math", "8cdddcd64bf4d5a36c269caf750c3b1c9a759e04b381ede8e52faa93899bbff1"),
-        ("gsm8k", "bab69569a60dbcb83c076b2092bc9e13fa7c22fa96d5448884671e17ac9fd736"),
+        ("gsm8k", "7ff399389308ed4362846c5b28a92f903f798695dc02a2380edeec813f55e9e7"),
         ("csqa", "55335b6cda88817635b046848bf58b8ec0be9e6275d600dbcacb69e34a2e6f49"),
         ("svamp", "a09543ce2c5a0e7ec134900187f88616eaf5bdc04cf7af1490f31c37cabf0ad2"),
     ],
