@@ -239,6 +239,11 @@ def load(published: Published, *papers: str, folder: Path | None = None) -> list
     return [claim for paper in papers or PAPERS for claim in read(folder / f"{paper}.yml", published)]
 
 
+def by_name(published: Published, paper: str) -> dict[str, Claim]:
+    """A paper's claims by their ids without the paper's name."""
+    return {claim.id.removeprefix(f"{paper}."): claim for claim in load(published, paper)}
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A claim, what was found, at which tier, and the status that follows."""

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
@@ -25,8 +24,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from reprolib.errors import ReproError
 from reprolib.lm import models
 from reprolib.lm.generate import Sampling, TransformersEngine
-from reprolib.lm.logprobs import Packed, log_probabilities, pack
-from reprolib.lm.models import DTYPES, Policy
+from reprolib.lm.logprobs import Packed, by_completion, log_probabilities, pack
+from reprolib.lm.models import Policy
 from reprolib.paths import root
 from reprolib.tasks.classification import Classification, Example
 
@@ -47,24 +46,15 @@ def load_classifier(name: str, *, dtype: str = "float32", device: str = "auto") 
     """
     if name == "smollm2-135m":
         return models.load(name, dtype=dtype, device=device)
-    if dtype not in DTYPES:
-        raise ReproError(f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     source = str(root() / "data" / "models" / name) if name in OWN else name
-    try:
-        architectures = AutoConfig.from_pretrained(source).architectures or ()
-        masked = any("MaskedLM" in architecture for architecture in architectures)
-        tokenizer = models.read_tokenizer(source)
-        family = AutoModelForMaskedLM if masked else AutoModelForCausalLM
-        model = family.from_pretrained(source, dtype=DTYPES[dtype])
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ReproError(
-            f"model {name!r} cannot be read ({reason}): expected {', '.join(OWN)}, smollm2-135m, a local "
-            "directory, or a hub name that can be downloaded or is in the offline cache under HF_HOME"
-        ) from error
-    return Policy(model.to(device).eval().requires_grad_(False), tokenizer, name)
+    return models.read(name, source, known=(*OWN, "smollm2-135m"), dtype=dtype, device=device, family=_family)
+
+
+def _family(source: str) -> Any:
+    """The class that reads a model: masked or causal, as its configuration says."""
+    architectures = AutoConfig.from_pretrained(source).architectures or ()
+    masked = any("MaskedLM" in architecture for architecture in architectures)
+    return AutoModelForMaskedLM if masked else AutoModelForCausalLM
 
 
 @dataclass(frozen=True)
@@ -247,10 +237,7 @@ def collate(policy: Policy, task: Classification, rows: Sequence[Encoded]) -> Ba
 def label_scores(model: Any, batch: Batch) -> Tensor:
     """Score of each label, [N, L], in float32 or wider; an answer's mean log-probability a token, [N, 1]."""
     if isinstance(batch, CausalBatch):
-        logp = log_probabilities(model, batch.packed)
-        members = batch.packed.members.clamp(min=0)
-        sums = logp.new_zeros(batch.lengths.shape).scatter_add(1, members, logp)
-        return sums / batch.lengths
+        return by_completion(batch.packed, log_probabilities(model, batch.packed)) / batch.lengths
     masked = model.get_base_model() if hasattr(model, "get_base_model") else model
     hidden = masked.base_model(input_ids=batch.ids, attention_mask=batch.attention).last_hidden_state
     logits = masked.lm_head(hidden[torch.arange(len(hidden), device=hidden.device), batch.at])

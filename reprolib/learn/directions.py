@@ -65,7 +65,7 @@ class Directions:
         return out
 
     def stacked(self, index: int, shifts: Sequence[Shift]) -> Tensor:
-        """Tensor ``index`` moved by each shift, [shifts, *shape]."""
+        """Tensor ``index`` moved by each shift, [shifts, shape of the tensor]."""
         theta = self.parameters[index].data
         moved = theta.new_empty(len(shifts), *theta.shape)
         if self.keep:

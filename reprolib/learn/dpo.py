@@ -3,8 +3,7 @@
     reference = Reference.of(policy, pairs)
     record_map = PairGradients(policy, Randomized(PrivDPO(1.0)), reference=reference)
     run = aligner(policy, record_map, pairs, EntropySource.private(), seed=0)
-    while run.rounds_done < run.rounds:
-        run.step()
+    run.step()                                # run.rounds times
 
 A local randomiser makes each pair's weights private before they are summed, so the sum takes no clip and no
 noise. DP-SGD goes through the shared plan instead: ``reprolib.learn.trainer.Trainer`` with a Poisson sampler,

@@ -17,7 +17,7 @@ from torch import Tensor
 from reprolib.learn.grpo import advantages, base_rollouts, rewards
 from reprolib.learn.sft import gold_targets
 from reprolib.lm.generate import Engine
-from reprolib.lm.logprobs import log_probabilities, pack
+from reprolib.lm.logprobs import by_completion, log_probabilities, pack
 from reprolib.lm.models import Policy, base, encode
 from reprolib.privacy.mechanism import EntropySource
 from reprolib.tasks.datasets import Problem, Task
@@ -44,8 +44,7 @@ def log_ratios(policy: Policy, groups: Sequence[tuple[Tokens, Sequence[Tokens]]]
         with base(policy):
             public = log_probabilities(policy.model, packed)
         tokens = (log_probabilities(policy.model, packed) - public).double()
-        sums = tokens.new_zeros(len(block), max(len(completions) for _, completions in block))
-        sums.scatter_add_(1, packed.members.clamp(min=0), torch.where(packed.valid, tokens, 0.0))
+        sums = by_completion(packed, tokens)
         found += [row[: len(completions)] for row, (_, completions) in zip(sums.cpu(), block, strict=True)]
     return found
 

@@ -31,19 +31,16 @@ from reprolib.privacy.preference import PreferenceRandomizer, flip_probability, 
 class PairMethod(Protocol):
     """What a method makes of a pair.
 
-    Attributes:
-        needs_reference: whether the weights read the intensity.
-        visit_epsilon: what one visit of an annotated pair spends; a bit that was randomised before spends
-            nothing more.
+    The two weights multiply the gradients of the two responses' log-probabilities.
     """
 
     @property
     def needs_reference(self) -> bool:
-        """See above."""
+        """Whether the weights read the intensity."""
 
     @property
     def visit_epsilon(self) -> float:
-        """See above."""
+        """What one visit of an annotated pair spends; a bit randomised before spends nothing more."""
 
     def check(self, pairs: Sequence[Pair]) -> None:
         """Refuse pairs whose bits are not what the method is made for.

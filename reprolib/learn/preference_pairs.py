@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from reprolib.errors import ReproError
-from reprolib.lm.logprobs import log_probabilities, pack, packed_length
+from reprolib.lm.logprobs import by_completion, log_probabilities, pack, packed_length
 from reprolib.lm.models import Policy, encode
 from reprolib.tasks.preference_pair import Preference
 
@@ -150,8 +150,7 @@ def response_log_probabilities(model: Any, pairs: Sequence[Pair]) -> Tensor:
 def side_by_side(model: Any, groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> Tensor:
     """The same for prompts with two responses in any order, [groups, 2]."""
     packed = pack(groups).to(model.device)
-    tokens = log_probabilities(model, packed)
-    return torch.stack([(tokens * (packed.members == side)).sum(1) for side in (0, 1)], dim=1)
+    return by_completion(packed, log_probabilities(model, packed))
 
 
 def intensity(log_probabilities: Tensor, reference: Tensor, *, beta: float) -> Tensor:

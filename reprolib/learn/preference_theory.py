@@ -153,7 +153,7 @@ def error_bound(
 
 def simulated_deviations(projections: Tensor, intensities: Tensor, *, beta: float, epsilon: float, draws: int,
                          entropy: EntropySource) -> Tensor:  # fmt: skip
-    """Deviations |u . (g - g*)| of PrivDPO's batch gradient from DPO's, float64, [draws].
+    """Deviations ``|u . (g - g*)|`` of PrivDPO's batch gradient from DPO's, float64, [draws].
 
     Args:
         projections: u . v of each pair, [m].

@@ -27,19 +27,19 @@ from reprolib.learn.sage import ShrinkageController
 
 
 def expected_energy(signal: NDArray[np.float64], noise_std: float) -> float:
-    """Mean of |s|^2 / K over the noise of a release s = u + xi. Source: SAGE, equation 8."""
+    """Mean of ``|s|^2 / K`` over the noise of a release s = u + xi. Source: SAGE, equation 8."""
     return float((signal**2).mean()) + noise_std**2
 
 
 def energy_bias(num_directions: int, noise_to_signal: float, *, relative_floor: float = 0.0) -> float:
     """How far the mean corrected energy lies above the signal's energy, relative to it.
 
-    K |s|^2 / (K tau^2) is a noncentral chi-square variable X with K degrees of freedom; the bias is
+    ``K |s|^2 / (K tau^2)`` is a noncentral chi-square variable X with K degrees of freedom; the bias is
     E (K + K floor - X)^+ tau^2 / K, an integral of its distribution function.
 
     Args:
         num_directions: K.
-        noise_to_signal: K tau^2 / |u|^2, above 0.
+        noise_to_signal: ``K tau^2 / |u|^2``, above 0.
         relative_floor: rho / tau^2.
 
     Raises:
@@ -73,7 +73,7 @@ def _check_ratio(num_directions: int, noise_to_signal: float) -> None:
 
 
 def direction_risk(dimension: int, num_directions: int) -> float:
-    """R_K: E|G|^2 / |g|^2 of the clean estimate G = (1/K) sum_k (z_k . g) z_k, Gaussian z_k in d dimensions.
+    """R_K: ``E|G|^2 / |g|^2`` of the clean estimate G = (1/K) sum_k (z_k . g) z_k, z_k normal in R^d.
 
     Source: SAGE, after equation 17, which leaves it open; from Gaussian fourth moments.
     """
@@ -81,7 +81,7 @@ def direction_risk(dimension: int, num_directions: int) -> float:
 
 
 def noise_risk(dimension: int, num_directions: int, noise_std: float) -> float:
-    """N_K: E|N|^2 of the update noise N = sum_k xi_k z_k. Source: SAGE, after equation 17."""
+    """N_K: ``E|N|^2`` of the update noise N = sum_k xi_k z_k. Source: SAGE, after equation 17."""
     return num_directions * dimension * noise_std**2
 
 
@@ -90,7 +90,7 @@ class OneStep:
     """One step from a point with a known gradient: theta <- theta - eta m (G + N).
 
     Args:
-        signal: S = |g|^2.
+        signal: S = ``|g|^2``.
         dimension: d.
         num_directions: K.
         noise_std: tau.
@@ -200,7 +200,7 @@ class PrecisionWeighted(LateFloor):
 
 
 class JamesStein(ShrinkageController):
-    """The positive-part James-Stein rule on each release alone: m = max(0, 1 - (K - 2) tau^2 / |s|^2).
+    """The positive-part James-Stein rule on each release alone: ``m = max(0, 1 - (K - 2) tau^2 / |s|^2)``.
 
     Its squared error to u is below that of s itself for every u. No warm-up, no memory. It needs K >= 3.
     """

@@ -102,6 +102,18 @@ def log_probabilities(model: Any, packed: Packed) -> Tensor:
     return empty.masked_scatter(packed.valid, found)
 
 
+def by_completion(packed: Packed, tokens: Tensor) -> Tensor:
+    """Sums over the tokens of each completion, [N, completions of the largest group]; 0 where there is none.
+
+    Args:
+        packed: the groups.
+        tokens: a value of each completion token, [N, K], 0 where there is no token.
+    """
+    # not scatter_add, whose order of addition, and so its last bits, vary on a GPU
+    completions = range(int(packed.members.max()) + 1)
+    return torch.stack([(tokens * (packed.members == g)).sum(1) for g in completions], dim=1)
+
+
 def _chosen_log_probabilities(head: torch.nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
     """Logarithm of softmax(head(hidden))[target], in chunks that are computed again in the backward pass."""
 

@@ -14,7 +14,7 @@ Source: DP-GRPO, Section III-C and Appendix C-A.
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -62,22 +62,45 @@ def load(name: str, *, dtype: str = "float32", device: str = "auto") -> Policy:
     Raises:
         ReproError: no such model, an unreadable file, or a tokenizer without chat template or end token.
     """
+    source, options = _source(name)
+    policy = read(
+        name, source, known=("'micro'", "'smollm2-135m'"), dtype=dtype, device=device, options=options
+    )
+    _check_tokenizer(policy.tokenizer, name)
+    return policy
+
+
+def read(name: str, source: str, *, known: Sequence[str], dtype: str, device: str,
+         family: Callable[[str], Any] = lambda source: AutoModelForCausalLM,
+         options: Mapping[str, str] | None = None) -> Policy:  # fmt: skip
+    """Model and tokenizer of a directory or a hub name, frozen, in evaluation mode.
+
+    Args:
+        name: for messages.
+        source: where the files are.
+        known: the names that the caller knows, for the message.
+        dtype, device: see ``load``.
+        family: gives transformers' class that reads the source.
+        options: further arguments of ``from_pretrained``.
+
+    Raises:
+        ReproError: another dtype, no such model, or an unreadable file.
+    """
     if dtype not in DTYPES:
         raise ReproError(f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    source, options = _source(name)
+    options = options or {}
     try:
         with _without_progress_bars():
             tokenizer = read_tokenizer(source, **options)
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype], **options)
+            model = family(source).from_pretrained(source, dtype=DTYPES[dtype], **options)
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ReproError(
-            f"model {name!r} cannot be read ({reason}): expected 'micro', 'smollm2-135m', a local directory,"
+            f"model {name!r} cannot be read ({reason}): expected {', '.join(known)}, a local directory,"
             " or a hub name that can be downloaded or is in the offline cache under HF_HOME"
         ) from error
-    _check_tokenizer(tokenizer, name)
     return Policy(model.to(device).eval().requires_grad_(False), tokenizer, name)
 
 

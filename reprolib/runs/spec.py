@@ -4,6 +4,7 @@ import hashlib
 import importlib
 import json
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -21,7 +22,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 FAMILIES = {"dp_grpo": ("reprolib.runs.dp_grpo", "GrpoSpec")}  # imported by name: see ``sources.fingerprint``
 
 
-class RunSpec(BaseModel):
+class RunSpec(BaseModel, ABC):
     """What every run has, whatever its paper; two equal specs name one directory.
 
     A paper's own class adds its settings, names the module that builds its runs, and computes the plan. Study
@@ -78,22 +79,22 @@ class RunSpec(BaseModel):
         return self.method != "base"
 
     @property
+    @abstractmethod
     def last_round(self) -> int:
         """Rounds of the whole run; 0 for an untrained model."""
-        raise NotImplementedError
 
     @property
     def scored_rounds(self) -> tuple[int, ...]:
         """Rounds after which the evaluation sets are scored; the last is always among them."""
         return tuple(sorted({*self.score_at, self.last_round}))
 
+    @abstractmethod
     def plan(self) -> Plan | None:
         """The plan of a run whose release is a noised sum; None where there is none.
 
         Raises:
             ReproError: a value out of the accountant's range.
         """
-        raise NotImplementedError
 
     def changed(self, **changes: Any) -> Self:
         """The spec with other values, checked again; a noise or a budget given replaces the other.

@@ -1,8 +1,6 @@
 """A judge model behind an endpoint that speaks OpenAI's chat protocol.
 
-    judge = EndpointJudge(
-        url="https://api.openai.com/v1", model="gpt-4.1", criterion=CRITERIA["hh"], cache=Path("judge-cache")
-    )
+    judge = EndpointJudge(url=url, model="gpt-4.1", criterion=CRITERIA["hh"], cache=Path("judge-cache"))
     judge.compare(prompt, ours, theirs)
 
 Every pair is shown twice, the second time with the responses swapped, and only a verdict on which both agree
@@ -70,7 +68,7 @@ class _NoRedirect(HTTPRedirectHandler):
 class EndpointJudge:
     """A judge that asks a model at temperature 0.
 
-    Attributes:
+    Args:
         url: the endpoint up to and without "/chat/completions"; https, except on this machine.
         model: the model's name there.
         criterion: what the better answer is, to follow "Decide which answer is"; see ``CRITERIA``.

@@ -12,25 +12,11 @@ from reprolib import paths
 from reprolib.errors import ReproError
 from reprolib.evidence import notebooks
 from reprolib.evidence.chapters import Chapter
+from tests.edition import CHAPTERS
 
 
 def test_this_edition_has_the_foundations_and_the_ledger():
-    assert notebooks.numbers() == [
-        "01",
-        "02",
-        "03",
-        "10",
-        "11",
-        "12",
-        "13",
-        "14",
-        "15",
-        "20",
-        "21",
-        "30",
-        "40",
-        "41",
-    ]
+    assert notebooks.numbers() == list(CHAPTERS)
 
 
 def test_markdown_and_notebook_agree_cell_by_cell():

@@ -149,8 +149,7 @@ def test_the_ratio_study_has_the_papers_noise_over_clip_on_the_micro_model():
     from reprolib.lm import adapters, models
 
     here, _ = adapters.trainable_count(models.attach_lora(models.load("micro"), seed=1).model)
-    known = {claim.id: claim for claim in claims.load(published.load(), "dp_grpo")}
-    there = float(known["dp_grpo.app_c_a.coordinates"].published)
+    there = float(claims.by_name(published.load(), "dp_grpo")["app_c_a.coordinates"].published)
     usual = runs.grid("dp_grpo", "micro", "math")[1]
     for spec in runs.grid("dp_grpo", "micro", "ratio"):
         assert spec.noise_multiplier == pytest.approx(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reprolib.errors import ReproError
-from reprolib.tasks import classification_data as data
+from reprolib.tasks import classification_data
 from reprolib.tasks.classification import (
     NAMES,
     SIZES,
@@ -33,14 +33,6 @@ MICRO = (
     ("trec", "causal"), ("squad", "causal"),
 )  # fmt: skip
 ANSWERS = st.text(alphabet="abc the an.,!-' \n", max_size=30)
-
-
-@pytest.fixture
-def real(monkeypatch):
-    folder = os.environ.get("REPROLIB_DATA")
-    if not folder:
-        pytest.skip("REPROLIB_DATA is unset: it names a folder of data sets")
-    return Path(folder)
 
 
 @pytest.fixture
@@ -278,7 +270,7 @@ def test_smoke_is_the_beginning_of_micro_and_a_kind_ends_the_id():
 
 
 @pytest.mark.parametrize(("name", "style"), [key for key in SIZES if key[1] == "masked"])
-def test_published_splits_have_the_sizes_of_the_papers_runs(real, name, style):
+def test_published_splits_have_the_sizes_of_the_papers_runs(data, name, style):
     found = load(name, tier="paper", style=style, duplicates="keep")
     assert (len(found.train), len(found.dev), len(found.evaluation)) == SIZES[name, style]
 
@@ -287,26 +279,28 @@ def alphanumeric(text: str) -> str:
     return "".join(c for c in text if c.isalnum())
 
 
-def test_the_few_shot_draw_gives_the_published_trec_rows_one_by_one(real):
-    rows = [json.loads(line) for line in (real / "trec" / "TREC.train.jsonl").open(encoding="utf-8")]
+def test_the_few_shot_draw_gives_the_published_trec_rows_one_by_one(data):
+    rows = [json.loads(line) for line in (data / "trec" / "TREC.train.jsonl").open(encoding="utf-8")]
     published = load("trec", tier="small", style="masked", duplicates="keep")
     for positions, examples in zip(
-        data.few_shot([row["coarse"] for row in rows]), (published.train, published.dev), strict=True
+        classification_data.few_shot([row["coarse"] for row in rows]),
+        (published.train, published.dev),
+        strict=True,
     ):
         drawn = [(rows[i]["coarse"], alphanumeric(rows[i]["question"])) for i in positions]
         assert drawn == [(e.label, alphanumeric(e.fields["question"])) for e in examples]
 
 
-def test_the_few_shot_draw_gives_the_published_labels_of_sst5_in_order(real):
-    whole = (real / "sst5" / "stsa.fine.train.txt").read_text(encoding="utf-8").splitlines()
-    labels = [data.DATA["sst5"].codes[line[0]] for line in whole]
+def test_the_few_shot_draw_gives_the_published_labels_of_sst5_in_order(data):
+    whole = (data / "sst5" / "stsa.fine.train.txt").read_text(encoding="utf-8").splitlines()
+    labels = [classification_data.DATA["sst5"].codes[line[0]] for line in whole]
     published = load("sst5", tier="small", style="masked", duplicates="keep")
-    train, dev = data.few_shot(labels)
+    train, dev = classification_data.few_shot(labels)
     assert [labels[i] for i in train] == [e.label for e in published.train]
     assert [labels[i] for i in dev] == [e.label for e in published.dev]
 
 
-def test_published_training_splits_that_hold_a_text_twice_are_refused_unless_kept(real):
+def test_published_training_splits_that_hold_a_text_twice_are_refused_unless_kept(data):
     with pytest.raises(ReproError, match=r"rte-train-931 repeats rte-train-697, 1 repeat.*group privacy"):
         load("rte", tier="small", style="causal")
     kept = {name: load(name, tier="small", style="causal", duplicates="keep").train for name in NAMES}
@@ -315,7 +309,7 @@ def test_published_training_splits_that_hold_a_text_twice_are_refused_unless_kep
     }  # fmt: skip
 
 
-def test_one_file_of_questions_is_divided_by_article(real):
+def test_one_file_of_questions_is_divided_by_article(data):
     found = load("squad", tier="small", style="causal", duplicates="keep")
     titles = [{e.fields["title"] for e in rows} for rows in (found.train, found.dev, found.evaluation)]
     assert [len(t) for t in titles] == [24, 6, 18]
@@ -323,7 +317,7 @@ def test_one_file_of_questions_is_divided_by_article(real):
     assert all(a in e.fields["context"] for e in found.evaluation for a in e.answers)
 
 
-def test_the_paper_tier_refuses_a_part_of_the_questions(real):
+def test_the_paper_tier_refuses_a_part_of_the_questions(data):
     with pytest.raises(ReproError, match=r"squad has \(575, 149, 466\) .*, the paper \(1000, 500, 1000\)"):
         load("squad", tier="paper", style="causal", duplicates="keep")
 
@@ -403,8 +397,8 @@ def test_whole_question_files_are_drawn_from_with_no_question_in_both_parts(fold
 
 @given(st.lists(st.sampled_from("abc"), max_size=60), st.integers(1, 8), st.integers(0, 5))
 def test_the_few_shot_draw_is_balanced_seeded_and_never_takes_a_row_twice(labels, per_class, seed):
-    train, dev = data.few_shot(labels, per_class=per_class, seed=seed)
-    assert (train, dev) == data.few_shot(labels, per_class=per_class, seed=seed)
+    train, dev = classification_data.few_shot(labels, per_class=per_class, seed=seed)
+    assert (train, dev) == classification_data.few_shot(labels, per_class=per_class, seed=seed)
     assert len({*train, *dev}) == len(train) + len(dev)
     counts = Counter(labels)
     assert Counter(labels[i] for i in train) == {k: min(per_class, n) for k, n in counts.items()}

@@ -21,9 +21,6 @@ from reprolib.tasks.datasets import (
 from reprolib.tasks.procedural import micro_task
 from reprolib.tasks.sources import Source
 from reprolib.tasks.verifiers import BoxedMath
-from tests.tasks.test_verifiers import data
-
-__all__ = ["data"]
 
 MATH_DUPLICATE = (
     r"The points $(0,0)\,$, $(a,11)\,$, and $(b,37)\,$ are the vertices of an equilateral triangle. "

@@ -6,9 +6,6 @@ from reprolib.errors import ReproError
 from reprolib.tasks.datasets import normalised
 from reprolib.tasks.overlap import jaccard, near_duplicates, words
 from reprolib.tasks.sources import SOURCES, read
-from tests.tasks.test_verifiers import data
-
-__all__ = ["data"]
 
 TEXTS = st.lists(st.lists(st.sampled_from("abcdefghij"), max_size=12).map(" ".join), max_size=8)
 

@@ -1,7 +1,6 @@
 import gzip
 import json
 import math
-import os
 import re
 from collections import Counter
 
@@ -17,9 +16,6 @@ from reprolib.tasks.preference_micro import SIZES, WEIGHTS, bayes_accuracy, idea
 from reprolib.tasks.preferences import NAMES, Preference, load_preferences, ordered
 from reprolib.tasks.sources import Record
 
-real_data = pytest.mark.skipif(
-    not os.environ.get("REPROLIB_DATA"), reason="REPROLIB_DATA is unset: no real data sets"
-)
 ASKED = (("user", "Why?"),)
 TEXT = st.text(min_size=1, max_size=8).filter(str.strip)
 
@@ -386,7 +382,7 @@ def test_another_name_or_tier_is_refused():
         ideal_reward("imdb")
 
 
-@real_data
+@pytest.mark.usefixtures("data")
 @pytest.mark.parametrize(
     ("name", "records", "dropped"),
     [
@@ -396,18 +392,18 @@ def test_another_name_or_tier_is_refused():
     ],
 )
 def test_every_real_record_is_a_pair_or_is_counted(name, records, dropped):
-    data = load_preferences(name, tier="small")
-    assert len(data.train) + len(data.evaluation) + sum(data.dropped.values()) == records
-    assert {k: v for k, v in data.dropped.items() if k != preferences.OVERLAP} == dropped
-    for p in (*data.train, *data.evaluation):
+    found = load_preferences(name, tier="small")
+    assert len(found.train) + len(found.evaluation) + sum(found.dropped.values()) == records
+    assert {k: v for k, v in found.dropped.items() if k != preferences.OVERLAP} == dropped
+    for p in (*found.train, *found.evaluation):
         assert all(a != b for (a, _), (b, _) in zip(p.turns, p.turns[1:], strict=False))
 
 
-@real_data
+@pytest.mark.usefixtures("data")
 def test_most_real_dialogues_have_several_turns():
-    data = load_preferences("hh", tier="small")
-    assert sum(len(p.turns) > 1 for p in data.train) > len(data.train) / 2
-    assert all(len(p.turns) % 2 == 1 for p in data.train if p.turns[0][0] == "user")
+    found = load_preferences("hh", tier="small")
+    assert sum(len(p.turns) > 1 for p in found.train) > len(found.train) / 2
+    assert all(len(p.turns) % 2 == 1 for p in found.train if p.turns[0][0] == "user")
 
 
 # the micro tier

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from reprolib.errors import ReproError
 from reprolib.tasks.rescoring import FinalLetter, FormatRobustMath
 from reprolib.tasks.verifiers import BoxedMath
-from tests.tasks.test_verifiers import HOSTILE, TEXTS, boxed, data, records
-
-__all__ = ["data"]
+from tests.tasks.test_verifiers import HOSTILE, TEXTS, boxed, records
 
 
 @pytest.fixture(scope="module")

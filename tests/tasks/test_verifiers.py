@@ -1,5 +1,4 @@
 import json
-import os
 import time
 from fractions import Fraction
 from itertools import pairwise
@@ -14,18 +13,6 @@ from reprolib.tasks.equality import within_limits
 from reprolib.tasks.verifiers import BoxedMath, LetterAnswer, NumberAnswer, SymbolicWorker
 
 SLOW = r"\int_0^{100} x^{x} dx"
-
-
-@pytest.fixture
-def data(root, in_ci) -> Path:
-    folder = os.environ.get("REPROLIB_DATA")
-    if not folder:
-        if in_ci and (root.parent / "shared" / "data").exists():
-            pytest.fail(
-                "REPROLIB_DATA is unset although ../shared/data exists: set it, so that this test runs"
-            )
-        pytest.skip("REPROLIB_DATA is unset: it names a folder of data sets")
-    return Path(folder)
 
 
 def records(path: Path) -> list[dict]:
