@@ -22,7 +22,6 @@ from reprolib.errors import ReproError
 from reprolib.paths import root
 
 if TYPE_CHECKING:
-    from reprolib.privacy.plan import Plan
     from reprolib.runs import RunSpec
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -122,12 +121,13 @@ def _specs(what: str, tier: str, study: str | None) -> "list[RunSpec]":
 
 def _run_table(specs: "list[RunSpec]") -> Table:
     from reprolib import runs
+    from reprolib.privacy.plan import Plan
 
     epsilon = cache(lambda plan: plan.epsilon())
     table = Table("arm", Column("run", overflow="fold"), "rounds", "noise multiplier", "epsilon", "state")
     for spec in dict.fromkeys(specs):
         plan = spec.plan()
-        noise = "" if plan is None else f"{plan.noise_multiplier:.6g}"
+        noise = f"{plan.noise_multiplier:.6g}" if isinstance(plan, Plan) else "local coins" if plan else ""
         budget = "" if plan is None else _epsilon_text(epsilon(plan), spec)
         state = runs.state(runs.directory(spec))
         table.add_row(spec.arm, spec.name, str(spec.last_round), noise, budget, state)
@@ -165,17 +165,14 @@ def list_runs(
     from reprolib import runs
     from reprolib.privacy import ledger
 
-    @cache
-    def spent(plan: "Plan", rounds: int) -> float:
-        return ledger.Record(plan, (0,) * rounds).epsilon()
-
+    epsilon = cache(lambda record: record.epsilon())
     table = Table("tier", Column("run", overflow="fold"), "state", "rounds spent", "epsilon")
     for path in runs.directories(tier):
         spec = runs.read_spec(path / "spec.json")
         book = path / "ledger.jsonl"
         record = ledger.read(book) if book.is_file() else None
         rounds = "" if record is None else f"{record.spent} of {spec.last_round}"
-        budget = "" if record is None else _epsilon_text(spent(record.plan, record.spent), spec)
+        budget = "" if record is None else _epsilon_text(epsilon(record), spec)
         table.add_row(spec.tier, spec.name, runs.state(path), rounds, budget)
     console.print(table)
 

@@ -14,7 +14,6 @@ Source: PrivDPO, Algorithm 1, Section 5.1 (hyperparameters) and Appendix D.1 (DP
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,15 +26,14 @@ from reprolib.learn.preference_pairs import Pair, check_pairs
 from reprolib.learn.preference_records import PairGradients
 from reprolib.learn.trainer import AdamStep, Loop, ReleasingSum
 from reprolib.lm.models import Policy
-from reprolib.privacy import accounting
+from reprolib.privacy.ledger import Ledger
 from reprolib.privacy.mechanism import EntropySource, GaussianSum
-from reprolib.privacy.plan import Plan, PrivacyCard
+from reprolib.privacy.visits import DisjointBatches
 
 # PrivDPO, Section 5.1, Hyperparameters
 LEARNING_RATE, BATCH_SIZE, WARMUP_STEPS = 5e-7, 64, 150
 WEIGHT_DECAY = 0.01  # AdamW as PyTorch sets it
 TRIPLET = "one triplet: the prompt, both responses and the preference"
-SINGLE_PASS = "disjoint batches of one public permutation: every slot is used once"
 
 
 class ShuffledEpochs:
@@ -127,18 +125,20 @@ class EpochLoop(Loop[Pair]):
         entropy: coins of the randomiser, and noise.
         sampler, total: batches, and what is released of them.
         learning_rate, warmup_steps: of ``AdamStep``.
+        ledger: see ``Loop``.
     """
 
     def __init__(self, record_map: PairGradients, pairs: Sequence[Pair], entropy: EntropySource, *,
-                 sampler: ShuffledEpochs, total: ReleasingSum, learning_rate: float,
-                 warmup_steps: int):  # fmt: skip
+                 sampler: ShuffledEpochs, total: ReleasingSum, learning_rate: float, warmup_steps: int,
+                 ledger: Ledger | None = None):  # fmt: skip
         update = AdamStep(
             record_map.parameters, learning_rate=learning_rate, weight_decay=WEIGHT_DECAY,
             warmup_steps=warmup_steps,
         )  # fmt: skip
         super().__init__(
-            record_map.parameters, record_map, pairs, entropy, sampler=sampler, total=total, update=update
-        )
+            record_map.parameters, record_map, pairs, entropy, sampler=sampler, total=total, update=update,
+            ledger=ledger,
+        )  # fmt: skip
         self.epochs = sampler
 
     @property
@@ -158,7 +158,7 @@ class EpochLoop(Loop[Pair]):
 
 def aligner(policy: Policy, record_map: PairGradients, pairs: Sequence[Pair], entropy: EntropySource, *,
             seed: int, epochs: int = 1, batch_size: int = BATCH_SIZE, learning_rate: float = LEARNING_RATE,
-            warmup_steps: int = WARMUP_STEPS) -> EpochLoop:  # fmt: skip
+            warmup_steps: int = WARMUP_STEPS, ledger: Ledger | None = None) -> EpochLoop:  # fmt: skip
     """A run of a preference-private method, of supervised fine-tuning, or of DPO.
 
     Args:
@@ -178,15 +178,13 @@ def aligner(policy: Policy, record_map: PairGradients, pairs: Sequence[Pair], en
     total = LocalSum(divisor=batch_size, rounds=sampler.rounds, dimension=record_map.dimension)
     return EpochLoop(
         record_map, pairs, entropy, sampler=sampler, total=total, learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
+        warmup_steps=warmup_steps, ledger=ledger,
     )  # fmt: skip
 
 
 def single_pass_plan(population: int, *, target_epsilon: float, delta: float, clip_norm: float = 1.0,
-                     batch_size: int = BATCH_SIZE) -> Plan:  # fmt: skip
+                     batch_size: int = BATCH_SIZE) -> DisjointBatches:  # fmt: skip
     """DP-SGD on triplets in one pass: each is in one batch, so one Gaussian release is all it takes part in.
-
-    The plan's ``epsilon()`` is that of Poisson sampling, which is not what runs: see ``single_pass_card``.
 
     Args:
         population: number of public slots.
@@ -195,25 +193,15 @@ def single_pass_plan(population: int, *, target_epsilon: float, delta: float, cl
 
     Source: PrivDPO, Appendix D.1: the analytic Gaussian mechanism without composition or amplification.
     """
-    return Plan(
+    return DisjointBatches.calibrated(
         unit=TRIPLET, population=population, expected_batch_size=batch_size, clip_norm=clip_norm,
-        rounds=math.ceil(population / batch_size), delta=delta,
-        noise_multiplier=accounting.gaussian_noise_multiplier(target_epsilon=target_epsilon, delta=delta),
+        rounds=math.ceil(population / batch_size), delta=delta, target_epsilon=target_epsilon,
     )  # fmt: skip
 
 
-def single_pass_card(plan: Plan, *, replayable: bool) -> PrivacyCard:
-    """The card of one pass over disjoint batches: one Gaussian release, not amplified by sampling."""
-    once = replace(plan, expected_batch_size=plan.population, rounds=1)
-    return replace(
-        once.card(replayable=replayable),
-        sampling_assumed=SINGLE_PASS, sampling_run=SINGLE_PASS,
-    )  # fmt: skip
-
-
-def single_pass(policy: Policy, record_map: PairGradients, pairs: Sequence[Pair], plan: Plan,
+def single_pass(policy: Policy, record_map: PairGradients, pairs: Sequence[Pair], plan: DisjointBatches,
                 entropy: EntropySource, *, seed: int, learning_rate: float = LEARNING_RATE,
-                warmup_steps: int = WARMUP_STEPS) -> EpochLoop:  # fmt: skip
+                warmup_steps: int = WARMUP_STEPS, ledger: Ledger | None = None) -> EpochLoop:  # fmt: skip
     """A run of DP-SGD on triplets as the paper sets it up.
 
     Args:
@@ -224,22 +212,23 @@ def single_pass(policy: Policy, record_map: PairGradients, pairs: Sequence[Pair]
         learning_rate, warmup_steps: as in the paper unless given.
 
     Raises:
-        ReproError: a record map without rows, another number of pairs than the plan's population, or a plan
-            of another number of rounds than one pass has.
+        ReproError: a record map without rows, a plan of another sampling, or another number of pairs than
+            the plan's population.
     """
     if not record_map.per_record:
         raise ReproError("DP-SGD clips each pair's gradient: expected PairGradients(..., per_record=True)")
+    if not isinstance(plan, DisjointBatches):
+        raise ReproError(
+            "the plan is of Poisson sampling, and disjoint batches are run: use single_pass_plan"
+        )
     if len(pairs) != plan.population:
         raise ReproError(f"{len(pairs)} pairs: the plan has a population of {plan.population}")
     check_pairs(policy, pairs)
-    sampler = ShuffledEpochs(len(pairs), batch_size=int(plan.expected_batch_size), seed=seed)
-    if (sampler.batch_size, sampler.rounds) != (plan.expected_batch_size, plan.rounds):
-        raise ReproError(
-            f"batches of {plan.expected_batch_size:g} in {plan.rounds} rounds: expected whole batches and "
-            f"{sampler.rounds} rounds, one pass over {len(pairs)} slots: use single_pass_plan"
-        )
+    sampler = ShuffledEpochs(
+        len(pairs), batch_size=int(plan.expected_batch_size), epochs=plan.rounds // plan.batches, seed=seed
+    )
     return EpochLoop(
         record_map, pairs, entropy, sampler=sampler,
         total=GaussianSum(plan, entropy, dimension=record_map.dimension), learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
+        warmup_steps=warmup_steps, ledger=ledger,
     )  # fmt: skip

@@ -25,14 +25,7 @@ from reprolib.paths import write_atomically
 from reprolib.privacy.mechanism import EntropySource
 from reprolib.privacy.plan import PrivacyCard
 from reprolib.privacy.preference import flip_probability
-
-UNIT = "the annotated preference of one pair (one bit)"
-ADJACENCY = "the other preference, with the same prompt and responses"
-NOT_COVERED = (
-    "prompts and responses, which are taken to be public",
-    "several pairs that one person annotated",
-    "what the initial model or the choice of hyperparameters already says about the annotations",
-)
+from reprolib.privacy.visits import LocalPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,38 +145,36 @@ def randomize_rows(rows: Any, *, epsilon: float, entropy: EntropySource) -> Any:
     return rows.map(swap, with_indices=True, keep_in_memory=True, load_from_cache_file=False)
 
 
-def spent_epsilon(method: PairMethod, pairs: Sequence[Pair], *, epochs: int) -> float:
-    """Epsilon of each bit after a number of epochs; infinite where annotations are used as they are.
+def local_plan(method: PairMethod, pairs: Sequence[Pair], *, batch_size: int, epochs: int) -> LocalPlan:
+    """What a run of a preference-private method spends on each bit; infinite on annotations used as they are.
 
     Args:
         method: it, with the pairs, says what a visit is.
         pairs: annotations, or bits that were randomised once.
-        epochs: visits of each pair, at least 1.
+        batch_size, epochs: of the run.
 
     Raises:
-        ReproError: fewer epochs, or pairs that the method refuses.
+        ReproError: pairs that the method refuses, or no whole epoch.
 
     Source: PrivDPO, Propositions 3.2 (bits randomised once: post-processing) and 3.3 (fresh coins: a sum).
     """
-    if epochs < 1:
-        raise ReproError(f"epochs = {epochs}: expected a whole number, at least 1")
     method.check(pairs)
     once = same_epsilon(pairs)
-    return once if once is not None else method.visit_epsilon * epochs
+    return LocalPlan(
+        population=len(pairs), batch_size=batch_size, epochs=epochs, once_epsilon=once or 0.0,
+        visit_epsilon=method.visit_epsilon if once is None else 0.0,
+    )  # fmt: skip
+
+
+def spent_epsilon(method: PairMethod, pairs: Sequence[Pair], *, epochs: int) -> float:
+    """Epsilon of each bit after a number of epochs, see ``local_plan``."""
+    return local_plan(method, pairs, batch_size=len(pairs), epochs=epochs).epsilon()
 
 
 def privacy_card(method: PairMethod, pairs: Sequence[Pair], *, epochs: int, replayable: bool) -> PrivacyCard:
-    """The privacy card of a run of a preference-private method.
+    """The privacy card of a run of a preference-private method, see ``local_plan``.
 
     Args:
-        method, pairs, epochs: as for ``spent_epsilon``.
         replayable: whether any coin, of the run or of the bits, came from a research source.
     """
-    sampling = f"every pair once an epoch, in a public order; epochs: {epochs}"
-    kept = same_epsilon(pairs) is not None
-    return PrivacyCard(
-        unit=UNIT, adjacency=ADJACENCY, sampling_assumed=sampling, sampling_run=sampling,
-        accountant="bits randomised once, then post-processing" if kept else "composition of fresh coins",
-        epsilon=spent_epsilon(method, pairs, epochs=epochs), delta=0.0, replayable=replayable,
-        not_covered=NOT_COVERED,
-    )  # fmt: skip
+    return local_plan(method, pairs, batch_size=len(pairs), epochs=epochs).card(replayable=replayable)

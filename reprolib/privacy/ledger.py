@@ -21,7 +21,10 @@ from typing import Any
 from reprolib.errors import ReproError
 from reprolib.privacy.accounting import Accountant
 from reprolib.privacy.plan import Plan
+from reprolib.privacy.visits import DisjointBatches, LocalPlan
 
+AnyPlan = Plan | LocalPlan
+KINDS: dict[str, type[AnyPlan]] = {"poisson": Plan, "disjoint": DisjointBatches, "local": LocalPlan}
 _TORN = {"round": None, "torn": True}
 
 
@@ -34,7 +37,7 @@ class Record:
         rounds: the round of every further line, in order; None for a line that a crash cut short.
     """
 
-    plan: Plan
+    plan: AnyPlan
     rounds: tuple[int | None, ...]
 
     @property
@@ -43,10 +46,8 @@ class Record:
         return len(self.rounds)
 
     def epsilon(self, *, accountant: Accountant = "pld") -> float:
-        """Budget of the rounds spent, at the plan's delta: 0 before the first, infinite without noise."""
-        if not self.rounds:
-            return 0.0
-        return replace(self.plan, rounds=self.spent).epsilon(accountant=accountant)
+        """Budget of the rounds spent, at the plan's delta; infinite without noise."""
+        return self.plan.spent(self.rounds, accountant=accountant)
 
 
 def read(path: Path) -> Record:
@@ -77,9 +78,9 @@ class Ledger:
         ReproError: the file belongs to another plan, or a complete line in it is damaged.
     """
 
-    def __init__(self, path: Path, plan: Plan):
+    def __init__(self, path: Path, plan: AnyPlan):
         self.path = path
-        header = json.dumps({"plan": _public(plan)}).encode() + b"\n"
+        header = json.dumps({"kind": _kind(plan), "plan": _public(plan)}).encode() + b"\n"
         # without a complete first line nothing was begun: the header is on disk before any round
         if not path.is_file() or b"\n" not in path.read_bytes():
             _replace(path, header)
@@ -95,7 +96,7 @@ class Ledger:
         self._record = read(path)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> AnyPlan:
         """The run's plan."""
         return self._record.plan
 
@@ -129,18 +130,23 @@ class Ledger:
         return self._record.epsilon(accountant=accountant)
 
 
-def _public(plan: Plan) -> dict[str, Any]:
-    # JSON has no infinity: an unclipped run has the clip norm null
+def _kind(plan: AnyPlan) -> str:
+    return next(name for name, kind in KINDS.items() if type(plan) is kind)
+
+
+def _public(plan: AnyPlan) -> dict[str, Any]:
+    # JSON has no infinity: clip norm or epsilon of a run without noise are null
     return {key: None if value == math.inf else value for key, value in asdict(plan).items()}
 
 
-def _plan(path: Path, line: bytes) -> Plan:
+def _plan(path: Path, line: bytes) -> AnyPlan:
     try:
-        fields = json.loads(line)["plan"]
-        return Plan(
-            **{**fields, "clip_norm": math.inf if fields["clip_norm"] is None else fields["clip_norm"]}
-        )
-    except (ValueError, TypeError, KeyError) as error:
+        content = json.loads(line)
+        fields: dict[str, Any] = {
+            key: math.inf if value is None else value for key, value in content["plan"].items()
+        }
+        return KINDS[content.get("kind", "poisson")](**fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ReproError(f"{path}, line 1: expected the plan of a run ({error})") from None
 
 
@@ -159,9 +165,9 @@ def _round(path: Path, number: int, line: bytes) -> int | None:
     return None if index is None else int(index)
 
 
-def _difference(old: Plan, new: Plan) -> str:
-    a, b = asdict(old), asdict(new)
-    return ", ".join(f"{key} {a[key]!r} there, {b[key]!r} here" for key in a if a[key] != b[key])
+def _difference(old: AnyPlan, new: AnyPlan) -> str:
+    a, b = _public(old) | {"kind": _kind(old)}, _public(new) | {"kind": _kind(new)}
+    return ", ".join(f"{key} {a[key]!r} there, {b.get(key)!r} here" for key in a if a[key] != b.get(key))
 
 
 def _replace(path: Path, content: bytes) -> None:

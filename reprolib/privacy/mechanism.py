@@ -101,9 +101,17 @@ def _system_uniform(size: int) -> NDArray[np.float64]:
 
 
 class PoissonSampler:
-    """Draws each round's records: an independent coin with probability q for every public slot."""
+    """Draws each round's records: an independent coin with probability q for every public slot.
+
+    Raises:
+        ReproError: a plan that accounts for another sampling.
+    """
 
     def __init__(self, plan: Plan, entropy: EntropySource):
+        if type(plan) is not Plan:
+            raise ReproError(
+                f"a {type(plan).__name__} does not account for Poisson sampling: expected a Plan"
+            )
         self.plan = plan
         self.entropy = entropy
 

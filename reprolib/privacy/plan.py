@@ -13,8 +13,9 @@ Source: DP-GRPO, Algorithm 1 and Section VI-C.
 import html
 import json
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
 
 from reprolib.errors import ReproError
 from reprolib.privacy import accounting
@@ -113,6 +114,14 @@ class Plan:
             sampling_rate=self.sampling_rate, noise_multiplier=self.noise_multiplier, rounds=self.rounds,
             delta=self.delta, accountant=accountant,
         )  # fmt: skip
+
+    def after(self, rounds: Sequence[int | None]) -> Self:
+        """The plan of the rounds that were begun, repetitions included; of one round where there is none."""
+        return replace(self, rounds=max(1, len(rounds)))
+
+    def spent(self, rounds: Sequence[int | None], *, accountant: Accountant = "pld") -> float:
+        """Budget after the rounds begun: 0 before the first, infinite without noise."""
+        return self.after(rounds).epsilon(accountant=accountant) if rounds else 0.0
 
     def card(self, *, replayable: bool = False, ran: str | None = None,
              not_covered: tuple[str, ...] = ()) -> "PrivacyCard":  # fmt: skip

@@ -20,14 +20,13 @@ import pandas as pd
 
 from reprolib.errors import ReproError
 from reprolib.paths import root, write_atomically
-from reprolib.privacy.ledger import Ledger
-from reprolib.privacy.plan import Plan
+from reprolib.privacy.ledger import AnyPlan, Ledger
 from reprolib.runs import checkpoints, results, sources
 from reprolib.runs.job import Job, Trainer
 from reprolib.runs.spec import RunSpec, directory
 
 logger = logging.getLogger(__name__)
-Build = Callable[[RunSpec, Plan | None, Ledger | None], Job]
+Build = Callable[[RunSpec, AnyPlan | None, Ledger | None], Job]
 CHECKPOINT_EVERY = 10
 PACKAGES = ("numpy", "scipy", "dp-accounting", "torch", "transformers", "peft")
 
@@ -72,7 +71,7 @@ def ensure_all(
     return [directory(spec) for spec in specs]
 
 
-def _build(spec: RunSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
+def _build(spec: RunSpec, plan: AnyPlan | None, ledger: Ledger | None) -> Job:
     # by name, so that a run's fingerprint holds the code of its own paper only
     job: Job = importlib.import_module(spec.builder).build(spec, plan, ledger)
     return job
@@ -147,7 +146,7 @@ def _train(spec: RunSpec, where: Path, job: Job, trainer: Trainer, ledger: Ledge
     while trainer.rounds_done < spec.last_round:
         released = trainer.step()
         done = trainer.rounds_done
-        metrics.append({"round": done, "released_norm": float(released.norm())})
+        metrics.append({"round": done, "released_norm": float(released.norm()), **job.observe(released)})
         if done in spec.scored_rounds:
             _score(spec, where, job, done)  # before the checkpoint, so that a checkpoint implies its scores
         if done % every == 0 or done == spec.last_round:
@@ -186,7 +185,9 @@ def _score(spec: RunSpec, where: Path, job: Job, after: int) -> None:
         for name in spec.evaluation
     ]
     frame = pd.concat(frames, ignore_index=True)
-    _write_parquet(frame.astype({"strict": "Int8", "rescore": "Int8"}), _scores(where, after))
+    frame["value"] = frame["value"].astype("Float64") if "value" in frame else pd.NA
+    types = {"strict": "Int8", "rescore": "Int8", "value": "Float64"}
+    _write_parquet(frame.astype(types), _scores(where, after))
 
 
 def _write_parquet(frame: pd.DataFrame, path: Path) -> None:

@@ -33,10 +33,13 @@ class Job:
     Args:
         trainer: None for the untrained base.
         score: responses to an evaluation set, a row a problem, in the set's order. Columns: problem,
-            response, tokens (their number), capped, strict and rescore (1, 0, or None without a rescorer).
-        save_adapter: writes the adapter's weights to a directory.
+            response, tokens (their number), capped, strict and rescore (1, 0, or None without a scorer), and
+            value, a number such as a margin or a reward, where the set has one.
+        save_adapter: writes the trained weights to a directory.
+        observe: what a round's metrics say of its release beside the norm; it reads public values only.
     """
 
     trainer: Trainer | None
     score: Callable[[str], list[dict[str, Any]]]
     save_adapter: Callable[[Path], None]
+    observe: Callable[["Tensor"], dict[str, float]] = lambda released: {}

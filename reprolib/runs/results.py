@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -38,8 +38,13 @@ class Run:
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
-        """A row a response: evaluation, problem, seed, round, response, tokens, capped, strict, rescore."""
+        """A row a response: evaluation, problem, seed, round and the columns of ``Job.score``."""
         return pd.read_parquet(self.directory / "predictions.parquet")
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """A row a round: round, released_norm, and what the paper's runs observe of a release."""
+        return pd.read_json(self.directory / "metrics.jsonl", lines=True)
 
     @cached_property
     def ledger(self) -> ledger.Record | None:
@@ -59,7 +64,7 @@ class Run:
         """
         if self.ledger is None:
             raise ReproError(f"{self.directory.name}: the base model is not trained, so it has no card")
-        spent = replace(self.ledger.plan, rounds=max(1, self.ledger.spent))
+        spent = self.ledger.plan.after(self.ledger.rounds)
         return spent.card(replayable=self.spec.entropy == "research")
 
     def responses(self, evaluation: str, *, after: int | None = None) -> pd.DataFrame:
@@ -99,8 +104,19 @@ class Run:
             raise ReproError(f"unknown scorer {scorer!r}: expected one of {', '.join(SCORERS)}")
         column = self.responses(evaluation, after=after)[scorer]
         if column.isna().any():
-            raise ReproError(f"{evaluation} has no sensitivity scorer: use the strict one")
+            raise ReproError(f"{evaluation} has no {scorer} scores: use another scorer, or its values")
         return column.to_numpy(dtype=np.int64)
+
+    def values(self, evaluation: str, *, after: int | None = None) -> NDArray[np.float64]:
+        """The number that each problem was given, such as a margin or a reward, in the order of the problems.
+
+        Raises:
+            ReproError: a set that was not scored then, or whose problems have no such number.
+        """
+        found = self.responses(evaluation, after=after)
+        if "value" not in found or found["value"].isna().any():
+            raise ReproError(f"{evaluation} has no values: use its scores")
+        return found["value"].to_numpy(dtype=np.float64)
 
 
 def state(where: Path) -> State:

@@ -12,14 +12,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from reprolib.errors import ReproError
 from reprolib.paths import root
-from reprolib.privacy.plan import Plan
+from reprolib.privacy.ledger import AnyPlan
 
 NOISE = ("noise_multiplier", "target_epsilon")  # two ways to say one thing
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-FAMILIES = {"dp_grpo": ("reprolib.runs.dp_grpo", "GrpoSpec")}  # imported by name: see ``sources.fingerprint``
+FAMILIES = {  # imported by name: see ``sources.fingerprint``
+    "dp_grpo": ("reprolib.runs.dp_grpo", "GrpoSpec"),
+    "privdpo": ("reprolib.runs.privdpo", "PrivdpoSpec"),
+    "sage": ("reprolib.runs.sage", "SageSpec"),
+}
 
 
 class RunSpec(BaseModel, ABC):
@@ -89,8 +93,8 @@ class RunSpec(BaseModel, ABC):
         return tuple(sorted({*self.score_at, self.last_round}))
 
     @abstractmethod
-    def plan(self) -> Plan | None:
-        """The plan of a run whose release is a noised sum; None where there is none.
+    def plan(self) -> AnyPlan | None:
+        """What the run is allowed to spend; None for an untrained model.
 
         Raises:
             ReproError: a value out of the accountant's range.

@@ -130,7 +130,7 @@ def test_annotations_as_they_are_have_no_budget_and_private_sft_needs_none():
 def test_a_budget_is_not_stated_for_pairs_that_the_method_refuses():
     with pytest.raises(ReproError, match="is an annotation"):
         spent_epsilon(Debiased(1.0), PAIRS, epochs=1)
-    with pytest.raises(ReproError, match="epochs = 0"):
+    with pytest.raises(ReproError, match="epochs 0: expected"):
         spent_epsilon(DPO(), PAIRS, epochs=0)
 
 

@@ -52,7 +52,8 @@ class Builds:
             weight = 0.0 if trainer is None else float(trainer.weight)
             return [
                 {"problem": f"{name}-{i}", "response": f"{weight:g}", "tokens": 3, "capped": i == 2,
-                 "strict": int(i < 2), "rescore": None if name == "gsm8k" else 1}
+                 "strict": int(i < 2), "rescore": None if name == "gsm8k" else 1,
+                 "value": None if name == "gsm8k" else i / 2}
                 for i in range(3)
             ]  # fmt: skip
 
@@ -60,7 +61,7 @@ class Builds:
             folder.mkdir()
             (folder / "weight.json").write_text(json.dumps(float(trainer.weight)))
 
-        return Job(trainer, score, save_adapter)
+        return Job(trainer, score, save_adapter, observe=lambda released: {"largest": float(released.max())})
 
 
 @pytest.fixture

@@ -29,9 +29,10 @@ def test_a_finished_run_holds_what_the_design_says_and_nothing_private(builds):
         "adapter", "ledger.jsonl", "metrics.jsonl", "predictions.parquet", "provenance.json", "spec.json",
     ]  # fmt: skip
     lines = [json.loads(line) for line in (where / "metrics.jsonl").read_text().splitlines()]
-    assert lines == [{"round": r, "released_norm": float(r)} for r in range(1, 6)]
+    assert lines == [{"round": r, "released_norm": float(r), "largest": float(r)} for r in range(1, 6)]
     assert list(pd.read_parquet(where / "predictions.parquet").columns) == [
         "evaluation", "seed", "round", "problem", "response", "tokens", "capped", "strict", "rescore",
+        "value",
     ]  # fmt: skip
 
 

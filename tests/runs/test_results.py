@@ -30,8 +30,20 @@ def test_asking_for_what_was_not_scored_says_what_was(run):
         run.correct("math", after=3)
     with pytest.raises(ReproError, match="unknown scorer 'robust': expected one of strict, rescore"):
         run.correct("math", "robust")
-    with pytest.raises(ReproError, match="gsm8k has no sensitivity scorer"):
+    with pytest.raises(ReproError, match="gsm8k has no rescore scores"):
         run.correct("gsm8k", "rescore")
+
+
+def test_numbers_come_in_the_order_of_the_problems(run):
+    assert run.values("math").tolist() == [0.0, 0.5, 1.0]
+    assert run.values("math", after=2).tolist() == [0.0, 0.5, 1.0]
+    with pytest.raises(ReproError, match="gsm8k has no values"):
+        run.values("gsm8k")
+
+
+def test_what_is_observed_of_a_release_is_a_row_a_round(run):
+    assert run.metrics["round"].tolist() == [1, 2, 3, 4, 5]
+    assert run.metrics["largest"].tolist() == run.metrics["released_norm"].tolist()
 
 
 def test_the_card_is_a_guarantee_only_with_hidden_noise(builds):
