@@ -6,6 +6,11 @@ PORT ?= 8000
 VENV := .venv
 BIN := $(VENV)/bin
 HTML := book/_build/html
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
+# how far the build is, and every error, without a line for each job
+SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --config tier=$(TIER) --rerun-incomplete --nolock --quiet rules host reason
+PROGRESS := 2>&1 | sed -uE '/^(Select jobs|Execute [0-9]+ jobs|Touching output|Complete log|\[|$$)/d'
 export OMP_NUM_THREADS ?= 1
 export PYTHONHASHSEED ?= 0
 
@@ -25,7 +30,7 @@ $(VENV)/.installed: requirements.txt requirements-dev.txt requirements-models.tx
 
 book: $(VENV)/.installed  ## execute the chapters that changed and build the HTML book
 	@$(BIN)/python -m reprolib.cli chapters --check --tier $(TIER)
-	@$(BIN)/snakemake --cores $(CORES) --config tier=$(TIER) --rerun-incomplete --nolock --quiet all -- book
+	@$(SNAKEMAKE) -- book $(PROGRESS)
 	@echo "The book: $(CURDIR)/$(HTML)/index.html"
 
 test: book  ## build the book, then run every test against it
@@ -38,7 +43,7 @@ chapter: $(VENV)/.installed  ## run one chapter: make chapter C=02 [P="target_ep
 	@$(BIN)/python -m reprolib.cli chapter "$(C)" --tier $(TIER) $(foreach p,$(P),-p $(p))
 
 runs: $(VENV)/.installed  ## train what the book reads ahead of it: make runs TIER=small CORES=4
-	@$(BIN)/snakemake --cores $(CORES) --config tier=$(TIER) --rerun-incomplete --nolock --quiet all -- runs
+	@$(SNAKEMAKE) -- runs $(PROGRESS)
 
 pair: $(VENV)/.installed  ## write each notebooks/*.ipynb from its .md
 	@for md in notebooks/*.md; do $(BIN)/jupytext --quiet --to ipynb --update $$md; done

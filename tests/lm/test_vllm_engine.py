@@ -1,4 +1,4 @@
-"""The engine of its own environment, driven by vllm_checks.py in one process with one model."""
+"""The engine of its own environment, driven by vllm_checks.py in a process for each model."""
 
 import json
 import os
@@ -9,61 +9,77 @@ import pytest
 from scipy import stats
 
 from reprolib.errors import ReproError
+from reprolib.lm import models
 from reprolib.lm.vllm_engine import VllmEngine
 
-TOLERANCE = 1e-4  # of a log-probability in binary32; the largest seen was 1.4e-5
+TOLERANCE = 1e-4  # of a log-probability in binary32; the largest seen was 3.6e-5
 
 
-@pytest.fixture(scope="module")
-def found(root, tmp_path_factory):
+def checked(root, out, *arguments):
+    """What vllm_checks.py found."""
     python = root / ".venv-vllm" / "bin" / "python"
     if not (root / ".venv-vllm" / ".installed").exists():
         if os.environ.get("CI"):
             pytest.fail("the rollout engine is not installed: `make vllm` comes before the tests")
         pytest.skip("the rollout engine is not installed: make vllm")
-    out = tmp_path_factory.mktemp("vllm")
     with (out / "stdout").open("w") as stdout, (out / "stderr").open("w") as stderr:
         code = subprocess.run(
-            [python, "tests/lm/vllm_checks.py"], cwd=root, stdout=stdout, stderr=stderr,
+            [python, "tests/lm/vllm_checks.py", *arguments], cwd=root, stdout=stdout, stderr=stderr,
             env=os.environ | {"PYTHONPATH": str(root)}, check=False,
         ).returncode  # fmt: skip
     assert code == 0, (out / "stderr").read_text()[-3000:]
     return json.loads((out / "stdout").read_text().splitlines()[-1])
 
 
-def test_greedy_completions_are_those_of_transformers_under_every_adapter(found):
-    for name, state in found["states"].items():
+@pytest.fixture(scope="module")
+def found(root, tmp_path_factory):
+    """All checks of a random model."""
+    return checked(root, tmp_path_factory.mktemp("random"))
+
+
+@pytest.fixture(scope="module", params=["random", "smollm2-135m"])
+def states(request, root, tmp_path_factory):
+    """The engine under every adapter, on the random model and on a real one."""
+    if request.param == "random":
+        return request.getfixturevalue("found")["states"]
+    out = tmp_path_factory.mktemp("real")
+    models.export(models.load(request.param), out / "base")
+    return checked(root, out, out / "base")["states"]
+
+
+def test_greedy_completions_are_those_of_transformers_under_every_adapter(states):
+    for name, state in states.items():
         assert state["greedy"] == state["transformers"], name
 
 
-def test_log_probabilities_agree_with_transformers_under_every_adapter(found):
-    for name, state in found["states"].items():
+def test_log_probabilities_agree_with_transformers_under_every_adapter(states):
+    for name, state in states.items():
         assert state["difference"] < TOLERANCE, name
 
 
-def test_an_adapter_with_zero_b_equals_the_base(found):
-    zero, base = found["states"]["zero"], found["states"]["base"]
+def test_an_adapter_with_zero_b_equals_the_base(states):
+    zero, base = states["zero"], states["base"]
     assert np.abs(np.array(zero["logprobs"]) - base["logprobs"]).max() < 1e-6
     assert zero["greedy"] == base["greedy"]
 
 
 @pytest.mark.parametrize("before", ["base", "second"])
-def test_an_adapter_changes_the_engine(found, before):
-    first, other = found["states"]["first"], found["states"][before]
-    assert np.abs(np.array(first["logprobs"]) - other["logprobs"]).min() > 10 * TOLERANCE
-    assert all(a != b for a, b in zip(first["greedy"], other["greedy"], strict=True))
+def test_an_adapter_changes_the_engine(states, before):
+    first, other = states["first"], states[before]
+    assert np.median(np.abs(np.array(first["logprobs"]) - other["logprobs"])) > 100 * TOLERANCE
+    assert first["greedy"] != other["greedy"]
 
 
-def test_a_new_adapter_reads_nothing_of_the_old_ones_prefix_cache(found):
+def test_a_new_adapter_reads_nothing_of_the_old_ones_prefix_cache(states):
     """Each state sends the same long prompt twice: the second is served from the cache, the first is not."""
-    for name, state in found["states"].items():
+    for name, state in states.items():
         first, second = state["cached"]
         assert first == 0, name
         assert second >= 128, name
 
 
-def test_weights_that_come_back_give_the_same_completions(found):
-    first, again = found["states"]["first"], found["states"]["again"]
+def test_weights_that_come_back_give_the_same_completions(states):
+    first, again = states["first"], states["again"]
     assert first["greedy"] == again["greedy"]
     assert first["logprobs"] == again["logprobs"]
 

@@ -2,8 +2,9 @@
 
 PYTHONPATH=. .venv-vllm/bin/python tests/lm/vllm_checks.py [MODEL_DIRECTORY] [--dtype D] [--throughput N]
 
-Without a directory it makes a random model of the paper's architecture. With --throughput it compares
-tokens per second with transformers' generate instead.
+Without a directory it makes a random model of the paper's architecture and checks all; of a real model it
+checks adapters and log-probabilities, on sentences: where a model has no opinion, rounding chooses its token.
+With --throughput it compares tokens per second with transformers' generate instead.
 """
 
 import argparse
@@ -42,6 +43,12 @@ VOCABULARY, WORDS = 40_000, len(tiny.tokenizer())
 CONTEXT, CACHE_BLOCK = 512, 128  # tokens; blocks of the prefix cache on a CPU
 GREEDY = Sampling(completions=1, max_new_tokens=16, temperature=0.0)
 SAMPLED = Sampling(completions=8, max_new_tokens=16, temperature=0.7)
+QUESTIONS = (
+    "What is the capital of France? Answer in one short sentence.",
+    "List the first five even numbers.",
+)
+STORY = "On Monday the baker baked twelve loaves of bread and sold ten of them before noon. " * 16
+RANDOM_SCALE, REAL_SCALE = 0.3, 0.1  # of B: it moves each model's opinion and keeps it one
 
 
 def random_model(directory: Path) -> None:
@@ -95,13 +102,20 @@ def stream(seed: int):
 class Checks:
     """The checks share one engine."""
 
-    def __init__(self, directory: Path, dtype: str):
+    def __init__(self, directory: Path, dtype: str, *, real: bool):
         self.engine = vllm_engine.VllmEngine(directory, max_model_len=CONTEXT, dtype=dtype)
         self.policy = attach_lora(load(str(directory), dtype=dtype, device="cpu"), seed=0)
         self.reference = TransformersEngine(self.policy)
-        words = np.random.default_rng(0).integers(4, 14, 3 * CACHE_BLOCK).tolist()
-        self.prompts = [words[:300], words[:5], words[100:107], words[:300]]
-        self.texts = [words[i : i + 6] for i in range(4)]
+        self.scale = REAL_SCALE if real else RANDOM_SCALE
+        if real:
+            long = encode(self.policy, [{"role": "user", "content": f"{STORY} {QUESTIONS[1]}"}])
+            short = [encode(self.policy, [{"role": "user", "content": question}]) for question in QUESTIONS]
+            self.prompts = [long, *short, long]
+            self.texts = [self.policy.tokenizer.encode(f" The answer is {i}, of course.") for i in range(4)]
+        else:
+            words = np.random.default_rng(0).integers(4, 14, 3 * CACHE_BLOCK).tolist()
+            self.prompts = [words[:300], words[:5], words[100:107], words[:300]]
+            self.texts = [words[i : i + 6] for i in range(4)]
 
     def state(self, policy: Policy | None) -> dict:
         """The engine with the adapter of a policy, beside transformers with the same one."""
@@ -127,8 +141,8 @@ class Checks:
 
     def states(self) -> dict:
         found = {}
-        for name, scale, seed in [("zero", 0, 1), ("first", 0.3, 1), ("second", 0.3, 2), ("again", 0.3, 1)]:
-            move(self.policy, scale, seed)
+        for name, scale, seed in [("zero", 0, 1), ("first", 1, 1), ("second", 1, 2), ("again", 1, 1)]:
+            move(self.policy, scale * self.scale, seed)
             found[name] = self.state(self.policy)
         return found | {"base": self.state(None)}
 
@@ -254,8 +268,10 @@ def main() -> None:
         if options.throughput:
             found = throughput(directory, options.dtype, options.throughput)
         else:
-            checks = Checks(directory, options.dtype)
-            parts = (checks.states, checks.sampling, checks.frequencies, checks.errors)
+            checks = Checks(directory, options.dtype, real=options.directory is not None)
+            parts = [checks.states]
+            if options.directory is None:
+                parts += [checks.sampling, checks.frequencies, checks.errors]
             found = {part.__name__: part() for part in parts}
     json.dump(found, sys.stdout)
 
