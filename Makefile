@@ -34,7 +34,7 @@ book: $(VENV)/.installed  ## execute the chapters that changed and build the HTM
 	@echo "The book: $(CURDIR)/$(HTML)/index.html"
 
 test: book  ## build the book, then run every test against it
-	$(BIN)/python -m pytest -n $(CORES)
+	$(BIN)/python -m pytest -n $(CORES) --dist loadfile
 
 check: $(VENV)/.installed  ## linters and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
