@@ -95,8 +95,8 @@ class PrivdpoSpec(RunSpec):
             )
         if self.reference == "sft" and self.method not in OPEN:
             raise ValueError(
-                f"reference = 'sft' reads the preferences, and method {self.method!r} would look private: use "
-                "'priv_sft'"
+                f"reference = 'sft' reads the preferences, and method {self.method!r} would look private: "
+                "use 'priv_sft'"
             )
         if (self.method == "dp_sgd") == (self.clip_norm is None):
             raise ValueError(f"clip_norm = {self.clip_norm}: 'dp_sgd' needs one, no other method has one")
@@ -154,9 +154,10 @@ class PrivdpoSpec(RunSpec):
         """
         from reprolib.privacy.preference import Duchi, Piecewise, PrivDPO
 
-        kinds = {"privdpo": PrivDPO, "duchi": Duchi, "piecewise": Piecewise}
-        made: PreferenceRandomizer = kinds[self.method](self.epsilon)
-        return made
+        epsilon = self.epsilon or 0.0
+        if self.method == "privdpo":
+            return PrivDPO(epsilon)
+        return Duchi(epsilon) if self.method == "duchi" else Piecewise(epsilon)
 
     def _sizes(self) -> tuple[int, int]:
         return self.population or 1, self.batch_size or 1
@@ -285,7 +286,9 @@ def _method(spec: PrivdpoSpec) -> "PairMethod":
         return Randomized(spec.randomizer())
     if spec.method == "kept":
         return Debiased(spec.epsilon or 0.0)
-    return {"sft": SFT, "priv_sft": PrivSFT}.get(spec.method, DPO)()
+    if spec.method == "sft":
+        return SFT()
+    return PrivSFT() if spec.method == "priv_sft" else DPO()
 
 
 def _rows(pairs: "Sequence[Pair]", margins: Sequence[float]) -> list[dict[str, Any]]:
