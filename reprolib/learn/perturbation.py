@@ -4,12 +4,13 @@ The trained weights are never changed and changed back: a loss is evaluated on `
 other storage, and the untouched tensors are put back by reference. So they return bit for bit in every
 dtype, which adding and subtracting in place does not give, neither in bfloat16 nor in float32.
 
-Three ways, for one loss: ``Swapped`` for any list of tensors, ``Streamed`` for all weights of a large model,
-``Stacked`` for LoRA weights, many copies in one pass.
+Four ways, for one loss: ``Swapped`` for any list of tensors, ``Streamed`` for all weights of a large model,
+``Stacked`` for LoRA weights and ``Vectorised`` for all weights of a small model, many copies in one pass.
 
 Source: SAGE, Preliminaries, equation 2.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -164,6 +165,51 @@ class Stacked:
         if len(used) < len(self._maps):
             raise ReproError("a trained linear map was not used by the loss: its weights cannot be learned")
         return values
+
+
+class Vectorised:
+    """Several moved copies of all weights in one vectorised pass: for a model whose copies fit in memory.
+
+    Args:
+        copies: moved copies in a pass.
+
+    Raises:
+        ReproError: a trained tensor is not of the model, or ``copies`` < 1.
+    """
+
+    def __init__(self, directions: Directions, model: nn.Module, *, copies: int = 32):
+        if copies < 1:
+            raise ReproError(f"copies = {copies}: expected at least 1")
+        names = {id(p): name for name, p in model.named_parameters()}
+        if not all(id(p) in names for p in directions.parameters):
+            raise ReproError("a trained tensor is not a parameter of the model: use Swapped")
+        self.directions, self.copies = directions, copies
+        self._names = [f"model.{names[id(p)]}" for p in directions.parameters]
+        self._evaluation = _Evaluation(model)
+
+    @torch.no_grad()
+    def losses(self, loss: Callable[[int], Tensor], shifts: Sequence[Shift]) -> Tensor:
+        """See ``Perturbation``; ``copies`` shifts a pass."""
+        values = []
+        for start in range(0, len(shifts), self.copies):
+            block = shifts[start : start + self.copies]
+            moved = {name: self.directions.stacked(i, block) for i, name in enumerate(self._names)}
+            with warnings.catch_warnings():  # an operation without a batched form runs copy by copy
+                warnings.filterwarnings("ignore", message="There is a performance drop")
+                one = partial(torch.func.functional_call, self._evaluation, args=(partial(loss, 1),))
+                values.append(torch.func.vmap(one)(moved).flatten(0, 1))
+        return torch.cat(values)
+
+
+class _Evaluation(nn.Module):
+    """A loss of the model as a module of its own, whose tensors ``functional_call`` can replace."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, loss: Callable[[], Tensor]) -> Tensor:
+        return loss()
 
 
 def _batched(weights: Tensor, used: set[int], index: int, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reprolib.errors import ReproError
 from reprolib.learn.directions import CHUNK, Directions
-from reprolib.learn.perturbation import Stacked, Streamed, Swapped
+from reprolib.learn.perturbation import Stacked, Streamed, Swapped, Vectorised
 from reprolib.learn.trainer import Trainer
 from reprolib.learn.zeroth_order import METHODS, AlongDirections, FiniteDifferences, LossGradient, for_method
 from reprolib.lm.models import adapter_parameters
@@ -275,12 +275,16 @@ def test_the_directions_seed_does_not_determine_the_noise():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("way", ["swapped", "streamed"])
+@pytest.mark.parametrize("way", ["swapped", "streamed", "vectorised"])
 def test_full_parameter_differences_leave_every_weight_bit_for_bit(way, dtype):
     model = tiny.policy(dtype=dtype).model
     parameters = list(model.parameters())
     directions = Directions(parameters, num_directions=4, seed=0)
-    perturbation = Swapped(directions) if way == "swapped" else Streamed(directions, model)
+    perturbation = {
+        "swapped": lambda: Swapped(directions),
+        "streamed": lambda: Streamed(directions, model),
+        "vectorised": lambda: Vectorised(directions, model),
+    }[way]()
     before = bits(parameters)
     pointers = [p.data_ptr() for p in parameters]
     found = rows(FiniteDifferences(token_loss(model), perturbation), sequences())
@@ -298,7 +302,7 @@ def test_moving_the_weights_in_place_and_back_would_change_them(dtype):
     assert float((back != theta).float().mean()) > 0.05
 
 
-@pytest.mark.parametrize("way", ["swapped", "streamed", "stacked"])
+@pytest.mark.parametrize("way", ["swapped", "streamed", "stacked", "vectorised"])
 def test_a_loss_that_fails_half_way_leaves_the_weights_and_the_modules(way):
     policy = tiny.with_adapter()
     parameters = list(adapter_parameters(policy.model).values())
@@ -307,6 +311,7 @@ def test_a_loss_that_fails_half_way_leaves_the_weights_and_the_modules(way):
         "swapped": lambda: Swapped(directions),
         "streamed": lambda: Streamed(directions, policy.model),
         "stacked": lambda: Stacked(directions, policy.model),
+        "vectorised": lambda: Vectorised(directions, policy.model),
     }[way]()
     before, loss = bits(parameters), token_loss(policy.model)
     clean = loss(sequences())
@@ -339,8 +344,18 @@ def test_all_ways_to_move_an_adapter_give_the_same_differences():
         Swapped(directions), Streamed(directions, policy.model),
         Stacked(directions, policy.model), Stacked(directions, policy.model, copies=3),
         Stacked(Directions(parameters, num_directions=5, seed=0, keep=True), policy.model),
+        Vectorised(directions, policy.model), Vectorised(directions, policy.model, copies=3),
     ]  # fmt: skip
     found = [rows(FiniteDifferences(token_loss(policy.model), way), sequences()) for way in ways]
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-8, atol=1e-10)
+
+
+def test_all_ways_to_move_all_weights_give_the_same_differences():
+    model = tiny.policy(dtype=torch.float64).model
+    directions = Directions(list(model.parameters()), num_directions=3, seed=0)
+    ways = [Swapped(directions), Streamed(directions, model), Vectorised(directions, model, copies=4)]
+    found = [rows(FiniteDifferences(token_loss(model), way), sequences()) for way in ways]
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=1e-8, atol=1e-10)
 
