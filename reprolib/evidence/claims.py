@@ -271,7 +271,7 @@ class Verdict:
 def agrees(claim: Claim, outcome: Outcome) -> bool:
     """Whether the outcome is compatible with what is printed, rounding on both sides included."""
     if claim.relation == "holds" or claim.published is None:
-        return bool(outcome.value)
+        return bool(outcome.value) if outcome.low is None else outcome.low > 0
     target, slack = float(claim.published), claim.slack * (1 + 1e-9) + 1e-12
     low = outcome.value if outcome.low is None else outcome.low
     high = outcome.value if outcome.high is None else outcome.high
@@ -308,18 +308,21 @@ def _status(claim: Claim, outcome: Outcome | None, tier: str | None) -> Status:
 
 
 def _effect_status(claim: Claim, outcome: Outcome) -> Status:
-    """Direction only: a smaller tier cannot confirm the paper's magnitude."""
-    if claim.relation == "holds":
-        return "confirmed-direction" if outcome.value else "contradicted"
+    """Direction only: a smaller tier cannot confirm the paper's magnitude.
+
+    A statement that holds or not is measured by a truth value, or by an effect that is positive where it
+    holds, with its interval.
+    """
+    stated = claim.relation == "holds"
     if outcome.low is None or outcome.high is None:
-        return "not-resolved"
+        return ("confirmed-direction" if outcome.value else "contradicted") if stated else "not-resolved"
     if claim.low is not None and claim.high is not None and claim.low <= 0 <= claim.high:
         # the paper resolves no effect: ours agrees if it could lie where the paper's could
         meet = outcome.low <= float(claim.high) and outcome.high >= float(claim.low)
         return "confirmed-direction" if meet else "contradicted"
     if outcome.low <= 0 <= outcome.high:
         return "not-resolved"
-    same = (outcome.low > 0) == (float(claim.published or 0) > 0)
+    same = (outcome.low > 0) == (stated or float(claim.published or 0) > 0)
     return "confirmed-direction" if same else "contradicted"
 
 
