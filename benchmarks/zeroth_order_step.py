@@ -13,77 +13,21 @@ inversely proportional to the tokens of a batch.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
 from side_by_side import alternate, report
 from torch import Tensor, nn
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from reprolib.learn.directions import Directions
-from reprolib.learn.perturbation import Perturbation, Stacked, Streamed, Swapped
-from reprolib.learn.sage import ShrinkageController
-from reprolib.learn.zeroth_order import AlongDirections, FiniteDifferences
+from reprolib.learn.perturbation import Stacked, Streamed, Swapped
+from reprolib.learn.step_memory import MU, Size, prompt_loss, random_batch, random_model
+from reprolib.learn.step_memory import ZerothOrderStep as Step
 from reprolib.lm.models import Policy, adapter_parameters, attach_lora
-from reprolib.privacy.mechanism import EntropySource, GaussianSum
-from reprolib.privacy.plan import Plan
 
-VOCABULARY, MU = 512, 1e-3
-
-
-def language_model(*, hidden: int = 128, layers: int = 4, vocabulary: int = VOCABULARY) -> Qwen2ForCausalLM:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=vocabulary, hidden_size=hidden, intermediate_size=hidden * 11 // 4, num_attention_heads=4,
-        num_hidden_layers=layers, num_key_value_heads=4, max_position_embeddings=128,
-        tie_word_embeddings=True,
-    )  # fmt: skip
-    return Qwen2ForCausalLM(config).eval()
-
-
-def examples(count: int, tokens: int, vocabulary: int = VOCABULARY) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randint(0, vocabulary, (count, tokens), generator=generator).tolist()
-
-
-def prompt_loss(model: nn.Module) -> Callable[[Sequence[list[int]]], Tensor]:
-    """Cross-entropy of the last token, as with a verbaliser: one position is projected."""
-
-    def loss(batch: Sequence[list[int]]) -> Tensor:
-        ids = torch.tensor(batch)
-        logits = model(ids[:, :-1], logits_to_keep=1, use_cache=False).logits[:, -1]
-        return nn.functional.cross_entropy(logits, ids[:, -1], reduction="none")
-
-    return loss
-
-
-def plan(examples: int) -> Plan:
-    return Plan(
-        unit="one example", population=examples, expected_batch_size=examples, rounds=10**6, clip_norm=1.0,
-        noise_multiplier=1.0, delta=1e-5,
-    )  # fmt: skip
-
-
-class Step:
-    """A step of ours; its result is the records' K-vectors."""
-
-    def __init__(self, loss, perturbation: Perturbation, batch: list[list[int]], *, sage: bool = False):
-        self.batch, directions = batch, perturbation.directions
-        p = plan(len(batch))
-        controller = ShrinkageController.for_plan(p, num_directions=directions.num_directions)
-        self.record_map = FiniteDifferences(loss, perturbation, scale=MU)
-        self.update = AlongDirections(
-            directions, learning_rate=0.0, controller=controller if sage else None
-        )  # a rate of zero does the same work and leaves every contender the same weights
-        self.sum = GaussianSum(p, EntropySource.private(), dimension=directions.num_directions)
-
-    def __call__(self) -> Tensor:
-        self.update.directions.round = 0
-        rows = torch.cat(list(self.record_map.vectors(self.batch)))
-        self.sum.add(rows)
-        self.update.apply(self.sum.release())
-        return rows
+SMALL = Size(hidden=128, layers=4, vocabulary=512)
 
 
 class Published:
@@ -126,7 +70,7 @@ def forwards(loss, batch: list[list[int]], count: int) -> Callable[[], Tensor]:
 
 
 def full(batch: list[list[int]], k: int) -> tuple[dict[str, Callable[[], Tensor]], Tensor]:
-    model, twin, exact = language_model(), language_model(), language_model().double()
+    model, twin, exact = random_model(SMALL), random_model(SMALL), random_model(SMALL).double()
 
     def directions(m: nn.Module, **options: bool) -> Directions:
         return Directions(list(m.parameters()), num_directions=k, seed=0, **options)
@@ -144,7 +88,7 @@ def full(batch: list[list[int]], k: int) -> tuple[dict[str, Callable[[], Tensor]
 
 def lora(batch: list[list[int]], k: int) -> tuple[dict[str, Callable[[], Tensor]], Tensor]:
     def adapted(dtype: torch.dtype) -> tuple[nn.Module, list[Tensor]]:
-        base = language_model().requires_grad_(False).to(dtype)
+        base = random_model(SMALL).requires_grad_(False).to(dtype)
         model = attach_lora(Policy(base, SimpleNamespace(eos_token_id=1), "lora"), seed=0).model
         return model, list(adapter_parameters(model).values())
 
@@ -190,7 +134,7 @@ def main() -> None:
     parser.add_argument("--weights", nargs="*", default=["full", "lora"], choices=["full", "lora"])
     options = parser.parse_args()
     torch.set_num_threads(1)
-    batch = examples(options.examples, options.tokens)
+    batch = random_batch(replace(SMALL, examples=options.examples, tokens=options.tokens))
     report(
         "zeroth_order_step",
         [
