@@ -17,3 +17,21 @@ def spec(**changes: Any) -> GrpoSpec:
 def base(**changes: Any) -> GrpoSpec:
     kept = ("paper", "study", "task", "tier", "seed", "model", "max_new_tokens", "evaluation")
     return GrpoSpec(**{**{k: FIELDS[k] for k in kept}, "arm": "base", "method": "base", **changes})
+
+
+def dying(build: Any, after: int) -> Any:
+    """A family's real build, killed in the middle of a run."""
+
+    def once(the_spec: Any, plan: Any, book: Any) -> Any:
+        job = build(the_spec, plan, book)
+        step = job.trainer.step
+
+        def once_more() -> Any:
+            if job.trainer.rounds_done == after:
+                raise KeyboardInterrupt
+            return step()
+
+        job.trainer.step = once_more
+        return job
+
+    return once

@@ -9,7 +9,7 @@ from reprolib.privacy import ledger
 from reprolib.runs import dp_grpo
 from reprolib.tasks import datasets
 from tests import tiny
-from tests.runs.specs import base, spec
+from tests.runs.specs import base, dying, spec
 
 pytestmark = pytest.mark.usefixtures("runs_home")
 
@@ -37,24 +37,6 @@ def small(model, **changes):
     return spec(**(fields | changes))
 
 
-def dying(after):
-    """The real build, killed in the middle of a run."""
-
-    def build(the_spec, plan, book):
-        job = dp_grpo.build(the_spec, plan, book)
-        step = job.trainer.step
-
-        def once_more():
-            if job.trainer.rounds_done == after:
-                raise KeyboardInterrupt
-            return step()
-
-        job.trainer.step = once_more
-        return job
-
-    return build
-
-
 @pytest.mark.parametrize("method", ["grpo", "filtered_sft", "gold_sft"])
 def test_a_killed_and_resumed_run_has_the_weights_of_one_that_was_not_killed(
     model, method, monkeypatch, tmp_path
@@ -63,7 +45,7 @@ def test_a_killed_and_resumed_run_has_the_weights_of_one_that_was_not_killed(
     whole = runs.ensure(one)
     monkeypatch.setenv("REPROLIB_RUNS", str(tmp_path / "second"))
     with pytest.raises(KeyboardInterrupt):
-        runs.ensure(one, build=dying(3), checkpoint_every=2)
+        runs.ensure(one, build=dying(dp_grpo.build, 3), checkpoint_every=2)
     resumed = runs.ensure(one, checkpoint_every=2)
     weights = "adapter/adapter_model.safetensors"
     assert (whole / weights).read_bytes() == (resumed / weights).read_bytes()

@@ -9,6 +9,7 @@ from reprolib import runs
 from reprolib.errors import ReproError
 from reprolib.runs import sage
 from reprolib.runs.sage import SageSpec
+from tests.runs.specs import dying
 
 pytestmark = pytest.mark.usefixtures("runs_home")
 
@@ -23,24 +24,6 @@ SCALED = ("sage", "late_floor", "precision", "james_stein", "smoothed_james_stei
 
 def spec(**changes) -> SageSpec:
     return SageSpec(**FIELDS | changes)
-
-
-def dying(after):
-    """The real build, killed in the middle of a run."""
-
-    def build(the_spec, plan, book):
-        job = sage.build(the_spec, plan, book)
-        step = job.trainer.step
-
-        def once_more():
-            if job.trainer.rounds_done == after:
-                raise KeyboardInterrupt
-            return step()
-
-        job.trainer.step = once_more
-        return job
-
-    return build
 
 
 @pytest.mark.parametrize(
@@ -89,7 +72,7 @@ def test_a_killed_run_ends_where_the_uninterrupted_one_does():
     for path in [whole.directory]:
         path.rename(path.with_name("kept-aside"))
     with pytest.raises(KeyboardInterrupt):
-        runs.ensure(spec(shrinkage="sage", score_at=(2,)), build=dying(3), checkpoint_every=2)
+        runs.ensure(spec(shrinkage="sage", score_at=(2,)), build=dying(sage.build, 3), checkpoint_every=2)
     again = runs.load(runs.ensure(spec(shrinkage="sage", score_at=(2,)), checkpoint_every=2))
     assert (again.directory / "adapter" / "model.safetensors").read_bytes() == weights
     assert again.metrics.equals(metrics)
