@@ -10,6 +10,8 @@ from reprolib.runs.experiments import grid
 from reprolib.runs.results import Run, load
 from reprolib.runs.spec import RunSpec
 
+# the sign of such a value, beside the released weights, is a training annotation, whatever epsilon says
+PRIVATE = ("attack_training",)
 FILES = ("spec.json", "ledger.jsonl", "metrics.jsonl", "provenance.json")
 
 
@@ -21,7 +23,8 @@ def directory(spec: RunSpec) -> Path:
 def keep(run: Run) -> Path:
     """Copy what pages read of a finished run: spec, ledger, released norms, scores and provenance.
 
-    Weights stay behind, and so does the text of responses: only its scores and lengths are kept.
+    Weights stay behind, and so does the text of responses: only its scores and lengths are kept. Scores of
+    training records stay behind too: no mechanism made them private.
 
     Raises:
         ReproError: a run of the smoke tier.
@@ -36,7 +39,8 @@ def keep(run: Run) -> Path:
         for name in FILES:
             if (run.directory / name).is_file():  # the base has no ledger
                 shutil.copyfile(run.directory / name, target / name)
-        run.predictions.drop(columns="response").to_parquet(target / "predictions.parquet", index=False)
+        public = run.predictions[~run.predictions["evaluation"].isin(PRIVATE)].drop(columns="response")
+        public.to_parquet(target / "predictions.parquet", index=False)
         shutil.rmtree(where, ignore_errors=True)
         target.replace(where)
     return where

@@ -26,7 +26,7 @@ Method = Literal["base", "sft", "priv_sft", "dpo", "dp_sgd", "privdpo", "kept", 
 FRESH = ("privdpo", "duchi", "piecewise")  # new coins at each visit
 KEPT = ("kept", "rr")  # bits randomised once, before the first round
 OPEN = ("sft", "dpo")  # annotations used as they are
-EVALUATIONS = ("pairs", "attack_pairs", "attack_training", "generations")
+EVALUATIONS = ("pairs", "selection", "attack_pairs", "attack_training", "generations")
 _NEEDED = ("population", "batch_size", "learning_rate")
 Count = Annotated[int, Field(ge=1)]
 
@@ -48,7 +48,8 @@ class PrivdpoSpec(RunSpec):
         train: all weights, or a LoRA adapter.
         max_tokens: longer pairs are left out by their public text.
         evaluated: held-out pairs that are scored, and training pairs of the attack.
-        evaluation: "pairs" gives each held-out pair's reward margin over the reference; "attack_pairs" and
+        evaluation: "pairs" gives each held-out pair's reward margin over the reference, "selection" that of
+            pairs that are neither trained on nor held out, to choose settings by; "attack_pairs" and
             "attack_training" the margin of the log-ratio to the base model, of the base its own
             log-likelihood's; "generations" a response to each held-out prompt, with its known reward if there
             is one. ``strict`` says whether a margin is above 0.
@@ -175,9 +176,10 @@ def build(spec: PrivdpoSpec, plan: AnyPlan | None, ledger: Ledger | None) -> Job
     from reprolib.privacy.mechanism import EntropySource
 
     policy = models.load(spec.model, dtype=spec.dtype)
-    train, held_out, prompts = _pairs(spec, policy)
+    train, selection, held_out, prompts = _pairs(spec, policy)
     shown = train[: spec.evaluated]
-    reference = prior = Reference.of(policy, [*train, *held_out])
+    scored = [*train, *selection, *held_out]
+    reference = prior = Reference.of(policy, scored)
     private = spec.entropy == "private"
     # the digest as seed: two research runs share no coins, whatever their seed
     entropy = EntropySource.private() if private else EntropySource.research(int(spec.digest, 16))
@@ -187,10 +189,11 @@ def build(spec: PrivdpoSpec, plan: AnyPlan | None, ledger: Ledger | None) -> Job
         policy = policy if spec.train == "full" else models.attach_lora(policy, seed=spec.seed)
         if spec.reference != "base":
             _make_reference(spec, policy, train)
-            reference = Reference.of(policy, [*train, *held_out])
+            reference = Reference.of(policy, scored)
         trainer = _trainer(spec, policy, reference, train, plan, entropy, ledger)
     scores = {
         "pairs": lambda: _margins(spec, policy, held_out, reference),
+        "selection": lambda: _margins(spec, policy, selection, reference),
         "attack_pairs": lambda: _attack(spec, policy, held_out, prior),
         "attack_training": lambda: _attack(spec, policy, shown, prior),
         "generations": lambda: _generations(spec, policy, prompts),
@@ -202,30 +205,37 @@ def build(spec: PrivdpoSpec, plan: AnyPlan | None, ledger: Ledger | None) -> Job
     return Job(trainer=trainer, score=lambda name: scores[name](), save_adapter=save)
 
 
-def _pairs(spec: PrivdpoSpec, policy: "Policy") -> "tuple[list[Pair], list[Pair], list[Preference]]":
-    """Training pairs, held-out pairs and the held-out records; what is too long is left out by its text."""
+def _pairs(
+    spec: PrivdpoSpec, policy: "Policy"
+) -> "tuple[list[Pair], list[Pair], list[Pair], list[Preference]]":
+    """Training, selection and held-out pairs, and the held-out records; what is too long is left out."""
     from reprolib.learn.preference_pairs import encode_pair
     from reprolib.tasks.preferences import load_preferences
 
     data = load_preferences(spec.task, tier=spec.tier)
     limit = min(spec.max_tokens or 10**9, policy.model.config.max_position_embeddings)
 
-    def first(records: "Sequence[Preference]", count: int, what: str) -> "list[tuple[Preference, Pair]]":
+    def first(records: "Sequence[Preference]", count: int) -> "list[tuple[Preference, Pair]]":
         found: list[tuple[Preference, Pair]] = []
         for record in records:
             pair = encode_pair(policy, record)
             if len(pair.prompt) + max(len(pair.first), len(pair.second)) <= limit:
                 found.append((record, pair))
             if len(found) == count:
-                return found
-        raise ReproError(
-            f"{spec.task} at tier {spec.tier} has {len(found)} {what} pairs of at most {limit} tokens, the "
-            f"run needs {count}: lower it, or use more data"
-        )
+                break
+        return found
 
-    train = first(data.train, spec.population or 0, "training")
-    held_out = first(data.evaluation, min(spec.evaluated, len(data.evaluation)), "held-out")
-    return [pair for _, pair in train], [pair for _, pair in held_out], [record for record, _ in held_out]
+    population, selected = spec.population or 0, "selection" in spec.evaluation
+    pool = [pair for _, pair in first(data.train, population + selected * spec.evaluated)]
+    held_out = first(data.evaluation, spec.evaluated)
+    if len(pool) < population + selected or not held_out:
+        raise ReproError(
+            f"{spec.task} at tier {spec.tier} has {len(pool)} training pairs of at most {limit} tokens, the "
+            f"run trains on {population}{' and selects by others' if selected else ''}: lower it, or use more"
+            " data"
+        )
+    train, selection = pool[:population], pool[population:]
+    return train, selection, [pair for _, pair in held_out], [record for record, _ in held_out]
 
 
 def _make_reference(spec: PrivdpoSpec, policy: "Policy", train: "list[Pair]") -> None:
@@ -263,18 +273,29 @@ def _trainer(
     if isinstance(plan, DisjointBatches):
         return dpo.single_pass(policy, gradients, train, plan, entropy, **settings)
     if spec.method in KEPT:
-        train = _kept_bits(spec, train, entropy)
+        train = _kept_bits(spec, train, entropy, ledger)
     return dpo.aligner(
         policy, gradients, train, entropy, epochs=spec.epochs, batch_size=spec.batch_size or 1, **settings
     )
 
 
-def _kept_bits(spec: PrivdpoSpec, train: "list[Pair]", entropy: "EntropySource") -> "list[Pair]":
-    """The pairs with bits randomised once; a resumed run reads what was drawn, and spends nothing again."""
+def _kept_bits(
+    spec: PrivdpoSpec, train: "list[Pair]", entropy: "EntropySource", ledger: Ledger | None
+) -> "list[Pair]":
+    """The pairs with bits randomised once; a resumed run reads what was drawn, and spends nothing again.
+
+    Raises:
+        ReproError: rounds were trained on bits whose file is gone: the plan has one draw, not two.
+    """
     from reprolib.learn.preference_bits import RandomizedBits
 
     path, epsilon = directory(spec) / "bits.json", spec.epsilon or 0.0
     if not path.is_file():
+        if ledger and ledger.spent:
+            raise ReproError(
+                f"{path} is gone, and {ledger.spent} rounds were begun on its bits: a new draw would spend "
+                f"epsilon {epsilon:g} again; restore the file, or delete the directory to start again"
+            )
         RandomizedBits.draw(train, epsilon=epsilon, entropy=entropy).write(path)
     return list(RandomizedBits.read(path, train, epsilon=epsilon).apply(train))
 

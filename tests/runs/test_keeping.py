@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -5,8 +7,14 @@ from reprolib import runs
 from reprolib.errors import ReproError
 from reprolib.runs import keeping
 from tests.runs.specs import spec
+from tests.runs.test_privdpo import spec as private_pairs
 
 pytestmark = pytest.mark.usefixtures("runs_home")
+
+
+def in_tier(run, tier):
+    """The run under another tier's name, so that a test need not train a large one."""
+    return replace(run, spec=run.spec.model_copy(update={"tier": tier}))
 
 
 @pytest.fixture
@@ -24,6 +32,15 @@ def test_a_kept_run_has_scores_ledger_and_provenance_but_no_text_and_no_weights(
     assert again.correct("math").tolist() == run.correct("math").tolist()
     assert again.epsilon() == run.epsilon()
     assert "response" not in pd.read_parquet(where / "predictions.parquet")
+
+
+def test_scores_of_training_records_are_not_kept_for_their_signs_are_the_annotations(home):
+    names = ("pairs", "attack_training")
+    run = runs.load(runs.ensure(private_pairs("privdpo", tier="smoke", evaluation=names)))
+    assert set(run.predictions["evaluation"]) == set(names)
+    kept = pd.read_parquet(keeping.keep(in_tier(run, "micro")) / "predictions.parquet")
+    assert set(kept["evaluation"]) == {"pairs"}
+    assert len(kept) == len(run.values("pairs"))
 
 
 def test_keeping_again_replaces(home, builds):

@@ -153,7 +153,7 @@ def test_an_epsilon_whose_weights_overflow_is_refused_before_anything_is_written
 
 
 def test_more_pairs_than_there_are_is_an_error_that_says_how_many_there_are():
-    with pytest.raises(ReproError, match="has 96 training pairs"):
+    with pytest.raises(ReproError, match="has 96 training pairs of at most"):
         runs.ensure(spec("privdpo", population=97))
 
 
@@ -162,3 +162,14 @@ def test_two_research_runs_of_one_spec_agree_and_of_another_epsilon_draw_other_c
     bits = (first.directory / "bits.json").read_text()
     other = runs.load(runs.ensure(spec("kept", epsilon=1.5)))
     assert (other.directory / "bits.json").read_text().split('"bits"')[1] != bits.split('"bits"')[1]
+
+
+@pytest.mark.parametrize("method", KEPT)
+def test_bits_that_are_lost_after_a_round_are_not_drawn_a_second_time(method):
+    one = spec(method, entropy="private")
+    with pytest.raises(KeyboardInterrupt):
+        runs.ensure(one, build=dying(privdpo.build, 2), checkpoint_every=1)
+    (runs.directory(one) / "bits.json").unlink()
+    with pytest.raises(ReproError, match="spend epsilon 1 again"):
+        runs.ensure(one)
+    assert not (runs.directory(one) / "bits.json").exists()
