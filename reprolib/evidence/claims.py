@@ -271,7 +271,7 @@ class Verdict:
 def agrees(claim: Claim, outcome: Outcome) -> bool:
     """Whether the outcome is compatible with what is printed, rounding on both sides included."""
     if claim.relation == "holds" or claim.published is None:
-        return bool(outcome.value) if outcome.low is None else outcome.low > 0
+        return bool(outcome.value)
     target, slack = float(claim.published), claim.slack * (1 + 1e-9) + 1e-12
     low = outcome.value if outcome.low is None else outcome.low
     high = outcome.value if outcome.high is None else outcome.high
@@ -300,8 +300,9 @@ def _status(claim: Claim, outcome: Outcome | None, tier: str | None) -> Status:
         return "awaits-paper-tier"
     if outcome is None:
         return "not-run"
-    if claim.kind == "effect" and tier != "paper":
-        return _effect_status(claim, outcome)
+    if claim.kind == "effect" and (tier != "paper" or claim.relation == "holds"):
+        found = _effect_status(claim, outcome)
+        return "confirmed" if (tier, found) == ("paper", "confirmed-direction") else found
     if agrees(claim, outcome):
         return "confirmed"
     return "published-inconsistent" if claim.kind == "derived" else "contradicted"
