@@ -49,7 +49,7 @@ def compare(*, processes: int = 2, methods: Sequence[str] = tuple(METHODS)) -> l
         one of any weight, binary64) and held (the largest share of the trained weights in one process).
 
     Raises:
-        ReproError: an unknown method, or the processes failed; with the last line that they wrote.
+        ReproError: an unknown method, or the processes failed; with the first error that they wrote.
     """
     if unknown := sorted(set(methods) - set(METHODS)):
         raise ReproError(f"no method {unknown[0]!r}: expected some of {', '.join(METHODS)}")
@@ -65,8 +65,10 @@ def compare(*, processes: int = 2, methods: Sequence[str] = tuple(METHODS)) -> l
             command, env=os.environ | settings, capture_output=True, text=True, check=False, timeout=300
         )
         if done.returncode or not target.is_file():
+            lines = done.stderr.strip().splitlines() or ["no output"]
+            told = [line for line in lines if "Error" in line]  # torchrun writes a frame around it
             raise ReproError(
-                f"the sharded run failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
+                f"the sharded run failed with exit status {done.returncode}: {(told or lines)[0]}"
             )
         rows: list[dict[str, Any]] = json.loads(target.read_text(encoding="utf-8"))
         return rows
