@@ -12,7 +12,11 @@ NUMBERS = notebooks.numbers()
 LEDGER = "40"  # reads what the other chapters found
 STEM = {n: notebooks.notebook(n).stem for n in NUMBERS}
 EQUATIONS = "data/equations.yml"  # a page of its own; no chapter reads it
-DATA = [str(p) for p in sorted(Path("data").rglob("*")) if p.suffix in (".csv", ".yml") and str(p) != EQUATIONS]
+DATA = [
+    str(p)
+    for p in sorted(Path("data").rglob("*"))
+    if (p.suffix in (".csv", ".yml") and str(p) != EQUATIONS) or p.name == "provenance.json"
+]
 PAGES = [EQUATIONS] + [str(p) for p in sorted(Path("book").glob("*.md"))] + ["book/references.bib"]
 PAGES += [str(p) for p in sorted(Path("book/_static").glob("*"))]
 EXECUTED = [f"book/executed/{STEM[n]}.ipynb" for n in NUMBERS]
