@@ -57,7 +57,7 @@ def test_a_row_a_pair_cannot_be_sharded():
 def test_processes_that_fail_say_why(monkeypatch):
     failed = subprocess.CompletedProcess([], 1, stdout="", stderr="Traceback\nValueError: no port\n")
     monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: failed)
-    with pytest.raises(ReproError, match="the sharded run failed: ValueError: no port"):
+    with pytest.raises(ReproError, match="the sharded run failed with exit status 1: ValueError: no port"):
         sharded_check.compare()
     with pytest.raises(ReproError, match="no method 'nobody': expected some of DPO, RR"):
         sharded_check.compare(methods=("nobody",))
