@@ -18,6 +18,10 @@ from reprolib.evidence.notebooks import notebook
 
 MAX_MINUTES = 45
 ANSWER, IN_WORDS, EXTENSION = "*Answer.*", "*In words.*", "*Extension.*"
+STATEMENT = re.compile(
+    r"^(?P<fence>:{3,}|`{3,})\{exercise\}(?P<title>[^\n]*)\n:label: *(?P<label>\S+)\n(?P<body>.*?)^(?P=fence) *$",
+    re.MULTILINE | re.DOTALL,
+)
 OPEN = re.compile(r"^\s*(?P<fence>`{3,}|~{3,}|:{3,})\s*\{(?P<kind>[\w:-]+)\}\s*(?P<argument>.*)$")
 CODE = re.compile(r"^\s*(?P<fence>`{3,}|~{3,})")
 MINUTES = re.compile(r"^\*\((\d+) minutes\.\)\*", re.MULTILINE)
@@ -183,10 +187,7 @@ def _statements(cells: list[nbformat.NotebookNode]) -> Iterator[tuple[str, tuple
     for cell in cells:
         if cell.cell_type != "markdown":
             continue
-        for found in re.finditer(
-            r"^(?P<fence>:{3,}|`{3,})\{exercise\}(?P<title>[^\n]*)\n:label: *(?P<label>\S+)\n(?P<body>.*?)^(?P=fence) *$",
-            cell.source, re.MULTILINE | re.DOTALL,
-        ):  # fmt: skip
+        for found in STATEMENT.finditer(cell.source):
             yield found["label"], (found["title"].strip(), found["body"].strip())
 
 
