@@ -226,6 +226,12 @@ def grade(folder: Path, submissions: Iterable[Path]) -> list[dict[str, Any]]:
     return [_graded(pack_, path) for path in submissions]
 
 
+def columns(folder: Path) -> list[str]:
+    """The columns of ``grade``, in the order of the exercises."""
+    tests = sorted((folder / "grader" / "tests").glob("*.py"))
+    return ["submission", *(path.stem for path in tests), "points", "of"]
+
+
 def _graded(autograder: Path, path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ReproError(f"no submission {path}")
@@ -240,9 +246,8 @@ def _graded(autograder: Path, path: Path) -> dict[str, Any]:
         cases = json.loads(results.read_text(encoding="utf-8"))["tests"]
     row: dict[str, Any] = {"submission": path.stem, "points": 0.0, "of": 0.0}
     for case in cases:
-        if found := re.match(r"^(ex_\w+) - \d+ - |^(ex_\w+)$", case["name"]):
-            name = found[1] or found[2]
-            row[name] = row.get(name, 0.0) + (case.get("score") or 0.0)
+        if found := re.match(r"ex_\w+", case["name"]):
+            row[found[0]] = row.get(found[0], 0.0) + (case.get("score") or 0.0)
             row["points"] += case.get("score") or 0.0
             row["of"] += case.get("max_score") or 0.0
     return row

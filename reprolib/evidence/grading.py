@@ -43,4 +43,4 @@ def matches(given: Any, expected: Any) -> bool:
         return type(given) is type(expected) and bool(given == expected)
     if isinstance(expected, int):
         return bool(given == expected)
-    return math.isclose(given, expected, rel_tol=WITHIN, abs_tol=1e-12)
+    return math.isclose(given, expected, rel_tol=WITHIN, abs_tol=1e-9 if expected == 0 else 0.0)
