@@ -119,7 +119,7 @@ def handout(number: str, tier: str = "micro") -> nbformat.NotebookNode:
         if tier != "micro" and "parameters" in cell.metadata.get("tags", []):
             cells.append(new_code_cell(f"tier = {tier!r}"))
     made = nbformat.from_dict({**book, "cells": cells})
-    made.metadata["otter"] = {"assignment_name": f"chapter-{number}", "OK_FORMAT": False}
+    made.metadata["otter"] = {"assignment_name": f"chapter-{number}"}
     for index, cell in enumerate(made.cells):
         cell["id"] = f"cell-{index}"
     return made
