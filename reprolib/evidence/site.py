@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from reprolib.errors import ReproError
+from reprolib.evidence import teaching
 from reprolib.evidence.notebooks import notebook
 from reprolib.evidence.published import PAPERS
 from reprolib.paths import root, write_atomically
@@ -48,6 +49,7 @@ def build() -> Path:
     """
     write_atomically(root() / GENERATED / "equations.md", equations_page())
     write_atomically(root() / GENERATED / "statistics.md", statistics_page())
+    write_atomically(root() / GENERATED / "teaching.md", teaching.page())
     return render(root(), root() / "book")
 
 
