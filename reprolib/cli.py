@@ -250,7 +250,9 @@ def student_edition(
     """Write the edition without solutions: the chapters, and their HTML book."""
     from reprolib.evidence import student
 
-    console.print(f"The student edition: {student.build(folder or root() / 'book' / 'student')}", soft_wrap=True)
+    console.print(
+        f"The student edition: {student.build(folder or root() / 'book' / 'student')}", soft_wrap=True
+    )
 
 
 @app.command()

@@ -1,13 +1,12 @@
 """A graded assignment from a chapter: the handout, its public tests, and the tests that hold the answers.
 
-Expected values come from running the chapter's own solutions. The grader is otter-grader (`make grading`); only
-``pack`` and ``grade`` need it.
+Expected values come from running the chapter's own solutions. The grader is otter-grader (`make grading`);
+only ``pack`` and ``grade`` need it.
 """
 
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -33,7 +32,7 @@ os.environ["REPROLIB_RESULTS"] = "results"  # what the chapter finds stays besid
 import otter
 
 grader = otter.Notebook()"""
-TEST = '''\
+TEST = """\
 from otter.test_files import test_case
 
 from reprolib.evidence import grading
@@ -41,7 +40,7 @@ from reprolib.evidence import grading
 OK_FORMAT = False
 name = "{name}"
 points = {points}
-'''
+"""
 PUBLIC = '''
 
 @test_case(points=0)
@@ -65,7 +64,8 @@ def expected(number: str, tier: str = "micro") -> dict[str, dict[str, Any]]:
         By exercise label, the value of each name that its *Answer.* paragraph lists.
 
     Raises:
-        ReproError: a bad tier, an exercise without an answer, a cell that failed, or an answer no grader can compare.
+        ReproError: a bad tier, an exercise without an answer, a cell that failed, or an answer that no
+            grader can compare.
     """
     notebooks.check_tier(tier)
     wanted = {e.label: _complete(e).answers for e in exercises.read(number)}
@@ -100,7 +100,8 @@ def _complete(exercise: Exercise) -> Exercise:
 
 def _collect(wanted: dict[str, tuple[str, ...]], path: Path) -> str:
     pairs = ", ".join(
-        f"{label!r}: {{{', '.join(f'{name!r}: plain({name})' for name in names)}}}" for label, names in wanted.items()
+        f"{label!r}: {{{', '.join(f'{name!r}: plain({name})' for name in names)}}}"
+        for label, names in wanted.items()
     )
     return (
         "import json, pathlib\nfrom reprolib.evidence.grading import plain\n"
@@ -128,9 +129,10 @@ def handout(number: str, tier: str = "micro") -> nbformat.NotebookNode:
 def _instructions(found: list[Exercise]) -> str:
     minutes = sum(e.minutes or 0 for e in found)
     return (
-        f"**Assignment: {len(found)} exercises, {minutes} minutes without the extensions.** Run the chapter from the top, "
-        "replace each `...` by your answer and run the check below it. A check says whether an answer has the right kind; "
-        "its value is graded after you hand in. Numbers are right within one per cent. Write the part *In words* below its heading."
+        f"**Assignment: {len(found)} exercises, {minutes} minutes without the extensions.** Run the chapter "
+        "from the top, replace each `...` by your answer and run the check below it. A check says whether an "
+        "answer has the right kind; its value is graded after you hand in. Numbers are right within one per "
+        "cent. Write the part *In words* below its heading."
     )
 
 
@@ -164,7 +166,7 @@ def tests(exercise: Exercise, values: dict[str, Any], *, hidden: bool) -> str:
 
 
 def build(number: str, folder: Path, tier: str = "micro") -> Path:
-    """Write ``handout/`` (for students) and ``grader/`` (for you), and the autograder where otter-grader is installed.
+    """Write ``handout/`` (for students) and ``grader/`` (for you), with its archive if otter is there.
 
     Returns:
         The handed-out notebook.
@@ -197,8 +199,8 @@ def pack(folder: Path) -> Path:
     """
     require_otter()
     made = folder / "grader" / "autograder.zip"
-    command = [sys.executable, "-m", "otter", "generate", "-t", "tests", "-o", made.name, "-c", "otter_config.json",
-               "--no-requirements", "--no-environment"]  # fmt: skip
+    command = [sys.executable, "-m", "otter", "generate", "-t", "tests", "-o", made.name,
+               "-c", "otter_config.json", "--no-requirements", "--no-environment"]  # fmt: skip
     done = subprocess.run(command, cwd=folder / "grader", capture_output=True, text=True, check=False)
     if done.returncode or not made.is_file():
         raise ReproError(f"otter generate failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
@@ -217,7 +219,7 @@ def grade(folder: Path, submissions: Iterable[Path]) -> list[dict[str, Any]]:
     A submission is executed as it is, with your rights: grade strangers' code in a container (`otter grade`).
 
     Raises:
-        ReproError: otter-grader or the autograder is missing, or a submission is no notebook of this assignment.
+        ReproError: otter-grader or the autograder is missing, or a submission belongs to no such assignment.
     """
     require_otter()
     pack_ = folder / "grader" / "autograder.zip"
@@ -235,8 +237,23 @@ def columns(folder: Path) -> list[str]:
 def _graded(autograder: Path, path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ReproError(f"no submission {path}")
+    # a kernel that did not come up says nothing about the submission: it gets a second try, and never a zero
+    cases = _cases(autograder, path) or _cases(autograder, path)
+    if not cases:
+        raise ReproError(f"{path.name} was not graded: the grader ran and reported no exercise")
+    row: dict[str, Any] = {"submission": path.stem, "points": 0.0, "of": 0.0}
+    for case in cases:
+        row[case["name"]] = float(case["score"])
+        row["points"] += case["score"]
+        row["of"] += case["max_score"]
+    return row
+
+
+def _cases(autograder: Path, path: Path) -> list[dict[str, Any]]:
+    """What otter reports of each exercise; empty if it gave up on the notebook as a whole."""
     with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "otter", "run", "-a", str(autograder), "-o", scratch, "--no-logo", str(path)]
+        command = [sys.executable, "-m", "otter", "run", "-a", str(autograder), "-o", scratch,
+                   "--no-logo", str(path)]  # fmt: skip
         environment = {**os.environ, "REPROLIB_HOME": str(root())}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         results = Path(scratch) / "results.json"
@@ -244,10 +261,4 @@ def _graded(autograder: Path, path: Path) -> dict[str, Any]:
             lines = done.stderr.strip().splitlines() or done.stdout.strip().splitlines() or ["no message"]
             raise ReproError(f"{path.name} was not graded: {lines[-1]}")
         cases = json.loads(results.read_text(encoding="utf-8"))["tests"]
-    row: dict[str, Any] = {"submission": path.stem, "points": 0.0, "of": 0.0}
-    for case in cases:
-        if found := re.match(r"ex_\w+", case["name"]):
-            row[found[0]] = row.get(found[0], 0.0) + (case.get("score") or 0.0)
-            row["points"] += case.get("score") or 0.0
-            row["of"] += case.get("max_score") or 0.0
-    return row
+    return [case for case in cases if case["name"].startswith("ex_")]

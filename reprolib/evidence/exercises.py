@@ -1,7 +1,7 @@
 """The exercises of a chapter: times, answers and solutions, read from its MyST source.
 
-The shape is that of CONTRIBUTING.md, "An exercise". Everything that teaches from the exercises (student edition,
-assignments, timetable) reads them here, so that no time and no answer is written twice.
+The shape is that of CONTRIBUTING.md, "An exercise". Everything that teaches from the exercises (student
+edition, assignments, timetable) reads them here, so that no time and no answer is written twice.
 """
 
 import ast
@@ -19,7 +19,8 @@ from reprolib.evidence.notebooks import notebook
 MAX_MINUTES = 45
 ANSWER, IN_WORDS, EXTENSION = "*Answer.*", "*In words.*", "*Extension.*"
 STATEMENT = re.compile(
-    r"^(?P<fence>:{3,}|`{3,})\{exercise\}(?P<title>[^\n]*)\n:label: *(?P<label>\S+)\n(?P<body>.*?)^(?P=fence) *$",
+    r"^(?P<fence>:{3,}|`{3,})\{exercise\}(?P<title>[^\n]*)\n:label: *(?P<label>\S+)\n"
+    r"(?P<body>.*?)^(?P=fence) *$",
     re.MULTILINE | re.DOTALL,
 )
 OPEN = re.compile(r"^\s*(?P<fence>`{3,}|~{3,}|:{3,})\s*\{(?P<kind>[\w:-]+)\}\s*(?P<argument>.*)$")
@@ -31,8 +32,8 @@ NAME = re.compile(r"`([A-Za-z_]\w*)`")
 class Solutions:
     """Tells the lines of solutions from all others, one line at a time.
 
-    A solution is a ``{solution}`` directive, or what stands between ``{solution-start}`` and ``{solution-end}``.
-    A line inside a code fence is never read as a directive.
+    A solution is a ``{solution}`` directive, or what stands between ``{solution-start}`` and
+    ``{solution-end}``. A line inside a code fence is never read as a directive.
     """
 
     def __init__(self) -> None:
@@ -115,7 +116,9 @@ class Exercise:
         if not self.answers:
             found.append(f"names no answer: write {ANSWER} `name`: what it is")
         bound = set().union(*(assigned(code) for code in self.code))
-        found += [f"has a solution that does not assign `{name}`" for name in self.answers if name not in bound]
+        found += [
+            f"has a solution that does not assign `{name}`" for name in self.answers if name not in bound
+        ]
         return found
 
 
@@ -156,7 +159,9 @@ def read(number: str) -> list[Exercise]:
     exercises = dict(_statements(cells))
     bodies = _bodies(cells)
     if unknown := sorted(set(bodies) - set(exercises)):
-        raise ReproError(f"notebooks/{path.name}: a solution names {unknown[0]!r}, and no exercise has that label")
+        raise ReproError(
+            f"notebooks/{path.name}: a solution names {unknown[0]!r}, and no exercise has that label"
+        )
     return [
         Exercise(number, label, title, body, *bodies.get(label, ((), "")))
         for label, (title, body) in exercises.items()

@@ -20,7 +20,9 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, bool | int | float | str):
         return value
-    raise ReproError(f"an answer of type {type(value).__name__}: expected numbers, text, True or False, or a list")
+    raise ReproError(
+        f"an answer of type {type(value).__name__}: expected numbers, text, True or False, or a list"
+    )
 
 
 def kind(value: Any) -> str:

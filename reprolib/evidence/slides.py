@@ -1,8 +1,8 @@
-"""Slides of a chapter, from its built page: its statements, formulas, figures, tables and findings (``make slides``).
+"""Slides of a chapter, from its built page: statements, formulas, figures, tables and findings.
 
-The page is the source because there every directive, reference and citation is resolved already; a converter of
-notebooks would show them as text. A deck is one HTML file that needs no network: figures are inside it, and MathJax
-lies beside it.
+The page is the source because there every directive, reference and citation is resolved already; a
+converter of notebooks would show them as text. A deck is one HTML file that needs no network: figures are
+inside it, and MathJax lies beside it.
 """
 
 import base64
@@ -22,7 +22,16 @@ from reprolib.paths import root, write_atomically
 
 DECKS = ("02", "10", "21", "31")
 LEFT_OUT = ("Exercises", "What was checked")
-STATEMENTS = {"definition", "proposition", "theorem", "lemma", "corollary", "assumption", "algorithm", "remark"}
+STATEMENTS = {
+    "definition",
+    "proposition",
+    "theorem",
+    "lemma",
+    "corollary",
+    "assumption",
+    "algorithm",
+    "remark",
+}
 ROWS = 9  # of a table on one slide
 ASSETS = ("slides.css", "slides.js")
 
@@ -76,7 +85,9 @@ def deck(number: str, page: Path) -> str:
         raise ReproError(f"{page.name} is no page of the book")
     for figure in article.select("img"):
         _embed(figure, page)
-    for junk in article.select("script, a.headerlink, button, details, .cell_input, .solution, .privacy-explorer"):
+    for junk in article.select(
+        "script, a.headerlink, button, details, .cell_input, .solution, .privacy-explorer"
+    ):
         junk.decompose()
     for link in article.select("a"):
         link.unwrap()  # a deck is one file: there is nowhere to go
@@ -100,7 +111,9 @@ def _text(tag: object) -> str:
 
 
 def _slide(title: str, body: str, kind: str = "") -> str:
-    return f'<section class="slide {kind}"><h2>{html.escape(title)}</h2><div class="body">{body}</div></section>'
+    return (
+        f'<section class="slide {kind}"><h2>{html.escape(title)}</h2><div class="body">{body}</div></section>'
+    )
 
 
 def _opening(top: Tag) -> Iterator[str]:

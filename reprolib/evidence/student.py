@@ -96,7 +96,9 @@ def build(folder: Path) -> Path:
     chapters(folder / "notebooks")
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "source"
-        hidden = shutil.ignore_patterns("_build", "results", "student", "assignments", "variants", ".*", "*.partial.ipynb")
+        hidden = shutil.ignore_patterns(
+            "_build", "results", "student", "assignments", "variants", ".*", "*.partial.ipynb"
+        )
         shutil.copytree(root() / "book", source / "book", ignore=hidden)
         for name in ("_config.yml", "_toc.yml"):
             shutil.copy(root() / name, source)

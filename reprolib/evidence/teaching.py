@@ -1,4 +1,4 @@
-"""The page "Weeks, times and plans": computed from the exercises' own times and from ``book/teaching.yml``."""
+"""The page "Weeks, times and plans", from the exercises' own times and ``book/teaching.yml``."""
 
 import json
 from collections.abc import Iterable
@@ -14,7 +14,10 @@ from reprolib.paths import root
 from reprolib.runs import experiments
 
 LEDGER = "40"  # reads what the other chapters found, so it does not run alone
-CLOUD_MIB, CLOUD_SECONDS = 1500, 180  # a free Binder session has about two gigabytes and one or two slow cores
+CLOUD_MIB, CLOUD_SECONDS = (
+    1500,
+    180,
+)  # a free Binder session has about two gigabytes and one or two slow cores
 
 
 def page() -> str:
@@ -30,7 +33,8 @@ def page() -> str:
         "Minutes of exercises are those that the exercises state, without their extensions.\n",
         "## Exercises by chapter\n", _by_chapter(found.values()),
         "## Exercises by week of a course\n", _table(("week", "chapters", "exercises", "minutes"), (
-            (row["topic"], _chapters(row["chapters"]), *_exercises(row["exercises"], found)) for row in plan["weeks"]
+            (row["topic"], _chapters(row["chapters"]), *_exercises(row["exercises"], found))
+            for row in plan["weeks"]
         )),
     ]  # fmt: skip
     for course in plan["plans"]:
@@ -40,7 +44,9 @@ def page() -> str:
             for index, session in enumerate(course["sessions"], 1)
         ]  # fmt: skip
         lecture = sum(session["minutes"] for session in course["sessions"])
-        rows.append(("", "**together**", f"**{lecture}**", "", "", f"**{sum(int(row[-1]) for row in rows)}**"))
+        rows.append(
+            ("", "**together**", f"**{lecture}**", "", "", f"**{sum(int(row[-1]) for row in rows)}**")
+        )
         head = ("", "lecture", "minutes", "chapters", "exercises", "minutes of exercises")
         parts += [f"## {course['name']}\n", _table(head, rows)]
     parts += ["## Chapters that fit a small cloud notebook\n", _cloud()]
@@ -136,7 +142,8 @@ def _cloud() -> str:
         links = _chapters(numbers)
         note = "There are no launch links yet: `_config.yml` names no repository (`repository.url`)."
     return (
-        f"They train no runs, and took at most {CLOUD_MIB} MiB and {CLOUD_SECONDS} s when this book was built: {links}.\n\n"
-        f"{note} `.binder/` holds what Binder needs; an image made from it has not been tried either. A hosted notebook with a "
-        "Python of its own choice will not do, since the package needs Python 3.11.\n"
+        f"They train no runs, and took at most {CLOUD_MIB} MiB and {CLOUD_SECONDS} s when this book was "
+        f"built: {links}.\n\n{note} `.binder/` holds what Binder needs; an image made from it has not "
+        "been tried either. A hosted notebook with a Python of its own choice will not do, since the package "
+        "needs Python 3.11.\n"
     )

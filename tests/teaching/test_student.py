@@ -36,7 +36,10 @@ def test_source_and_notebook_lose_the_same_cells(number):
     from_text = jupytext.reads(student.strip_text(text, path.name), fmt="md:myst")
     from_cells = student.strip_cells(notebooks.read(path), path.name)
     code = [[c.source for c in book.cells if c.cell_type == "code"] for book in (from_text, from_cells)]
-    prose = ["\n".join(c.source for c in book.cells if c.cell_type == "markdown") for book in (from_text, from_cells)]
+    prose = [
+        "\n".join(c.source for c in book.cells if c.cell_type == "markdown")
+        for book in (from_text, from_cells)
+    ]
     assert code[0] == code[1]
     assert lines(prose[0]) == lines(prose[1])
 
@@ -65,7 +68,10 @@ def test_both_forms_and_fences_are_removed_and_code_that_names_them_is_kept():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("broken", [GOOD.replace(":::{solution-end}\n:::\n", ""), GOOD.replace(":::{solution-end}\n:::\n", "") + GOOD])
+@pytest.mark.parametrize(
+    "broken",
+    [GOOD.replace(":::{solution-end}\n:::\n", ""), GOOD.replace(":::{solution-end}\n:::\n", "") + GOOD],
+)
 def test_a_solution_without_an_end_is_named_with_file_and_line(broken):
     with pytest.raises(ReproError) as error:
         student.strip_text(broken, "notebooks/99_test.md")
