@@ -87,7 +87,7 @@ def _by_chapter(found: Iterable[Exercise]) -> str:
                 _link(number),
                 ", ".join(f"{{ref}}`{e.title} <{e.label}>` ({e.minutes})" for e in rows[number]),
                 str(sum(e.minutes or 0 for e in rows[number])),
-                str(_made(number).get("seconds", "")),
+                f"{_made(number).get('seconds', 0):.0f}",
                 "yes" if experiments.needed(number, "micro") else "no",
             )
             for number in sorted(rows)
