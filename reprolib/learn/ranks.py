@@ -10,8 +10,13 @@ their number. What a process holds between rounds is the public release.
 Source: DP-GRPO, Algorithm 1, lines 2, 7 and 8; SAGE, Algorithm 1, lines 4 and 5.
 """
 
+import json
 import os
+import subprocess
+import sys
+import tempfile
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, distributed
 
+from reprolib.errors import ReproError
+from reprolib.paths import write_atomically
 from reprolib.privacy.mechanism import EntropySource, GaussianSum, PoissonSampler
 from reprolib.privacy.plan import Plan
 
@@ -99,3 +106,41 @@ def sampler_and_sum(
     if count() == 1:
         return PoissonSampler(plan, entropy), GaussianSum(plan, entropy, dimension=dimension)
     return SharedSampler(plan, entropy), SharedSum(plan, entropy, dimension=dimension)
+
+
+def launch(module: str, *arguments: str, processes: int) -> Any:
+    """Run a module's ``__main__`` in processes of torchrun, on CPUs; what its first process reported.
+
+    Args:
+        module: it gets the file to report to, and then the arguments.
+        processes: how many; each runs one thread.
+
+    Raises:
+        ReproError: a process failed, or none reported; with the first error that they wrote.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "report.json"
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}",
+            "-m", module, str(target), *arguments,
+        ]  # fmt: skip
+        # loopback: the machine's name need not resolve
+        settings = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run(
+            command, env=os.environ | settings, capture_output=True, text=True, check=False, timeout=300
+        )
+        if done.returncode or not target.is_file():
+            lines = done.stderr.strip().splitlines() or ["no output"]
+            told = [line for line in lines if "Error" in line]  # torchrun writes a frame around it
+            raise ReproError(
+                f"the sharded run failed with exit status {done.returncode}: {(told or lines)[0]}"
+            )
+        return json.loads(target.read_text(encoding="utf-8"))
+
+
+def report(target: str, content: Any) -> None:
+    """What ``launch`` returns, from the first process; the end of every process."""
+    if rank() == 0:
+        write_atomically(Path(target), json.dumps(content) + "\n")
+    if distributed.is_initialized():
+        distributed.destroy_process_group()

@@ -77,7 +77,7 @@ def ensure_all(
         for spec in waiting:
             if not _attempt(spec, build or _build, CHECKPOINT_EVERY, wait=wait):
                 busy.append(spec)
-            elif done:
+            elif done and _rank() == 0:
                 done(spec)
         waiting = busy
     return [directory(spec) for spec in specs]
@@ -86,6 +86,10 @@ def ensure_all(
 def processes() -> int:
     """Processes that torchrun started for this run; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
 
 
 def _build(spec: RunSpec, plan: AnyPlan | None, ledger: Ledger | None) -> Job:
@@ -265,7 +269,7 @@ def _restore(trainer: Trainer, kept: dict[str, Any]) -> None:
             "resume it with as many, or delete the directory to start again"
         )
     if state.get("entropy"):
-        state = state | {"entropy": own[int(os.environ.get("RANK", "0"))]}
+        state = state | {"entropy": own[_rank()]}
     trainer.restore(state)
 
 
