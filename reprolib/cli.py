@@ -1,5 +1,6 @@
-"""The door: ``reprolib chapters | chapter | html | run | runs | claims | doctor``, and what teaching needs:
-``student | assignment | grade | slides``.
+"""The door: ``reprolib chapters | chapter | html | run | runs | release | claims | doctor``.
+
+What teaching needs: ``student | assignment | grade | slides``.
 
 A ``ReproError`` is printed as one line and ends the command with status 2.
 """
@@ -157,6 +158,22 @@ def keep(
         console.print(f"kept: {keeping.keep(runs.load(path, stale='allow')).name}", soft_wrap=True)
     if not found:
         raise ReproError(f"{paper} has no finished run at tier {tier}: `reprolib run` makes them")
+
+
+@app.command()
+def release(
+    run: Annotated[Path, typer.Argument(help="the directory of a finished run")],
+    target: Annotated[Path, typer.Argument(help="a new directory")],
+    not_private: Annotated[
+        bool, typer.Option("--not-private", help="for a run without a guarantee; the release says so")
+    ] = False,
+) -> None:
+    """Write a run's weights with privacy card, model card, licence notes and checksums, and nothing else."""
+    from reprolib import runs
+    from reprolib.runs import release as releasing
+
+    done = releasing.write(runs.load(run, stale="allow"), target, not_private=not_private)
+    console.print(f"released: {done}", soft_wrap=True)
 
 
 @app.command("runs")
