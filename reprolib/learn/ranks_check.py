@@ -1,7 +1,6 @@
 """Do several processes move the weights as one does? Small random models, their rounds made both ways.
 
-    rows = compare(processes=2)                # starts the processes with torchrun and waits for them
-    variance, draws = noise_variance(processes=2)
+    found = compare(processes=2)                # starts the processes with torchrun and waits for them
 
 Processes other than the first have coins and noise of another seed: a run that used them would end
 elsewhere.
@@ -9,6 +8,7 @@ elsewhere.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,29 +28,30 @@ SEED, ROUNDS, SLOTS = 5, 12, 6
 COORDINATES, RELEASES = 200, 100
 
 
-def compare(*, processes: int = 2) -> list[dict[str, Any]]:
-    """A row a method: how far a run in several processes ends from the run of one.
+@dataclass(frozen=True)
+class Comparison:
+    """What several processes did beside one.
 
-    Returns:
-        Rows with method, moved (norm of the weights' way), difference (largest of any weight, binary64),
-        apart (largest difference between processes), slots_alone, slots_together (records drawn in all
-        rounds) and empty_shares (how often a process had no record).
+    Args:
+        rows: a row a method with method, moved (norm of the weights' way), difference (largest of any weight
+            to the run of one process, binary64), apart (largest between processes), slots_alone,
+            slots_together (records drawn in all rounds) and empty_shares (how often a process had none).
+        noise_variance: variance of the released noise over the plan's.
+        draws: from how many draws.
+    """
+
+    rows: list[dict[str, Any]]
+    noise_variance: float
+    draws: int = COORDINATES * RELEASES
+
+
+def compare(*, processes: int = 2) -> Comparison:
+    """How far a run in several processes ends from the run of one, and how much noise it adds.
 
     Raises:
         ReproError: the processes failed; with the first error that they wrote.
     """
-    rows: list[dict[str, Any]] = ranks.launch("reprolib.learn.ranks_check", "compare", processes=processes)
-    return rows
-
-
-def noise_variance(*, processes: int) -> tuple[float, int]:
-    """Variance of the released noise over the plan's, and from how many draws.
-
-    Raises:
-        ReproError: the processes failed.
-    """
-    found: float = ranks.launch("reprolib.learn.ranks_check", "noise", processes=processes)
-    return found, COORDINATES * RELEASES
+    return Comparison(**ranks.launch("reprolib.learn.ranks_check", processes=processes))
 
 
 def _plan(noise_multiplier: float = 0.5) -> Plan:
@@ -131,12 +132,10 @@ def _noise() -> float:
     return float(np.mean((drawn.numpy() / plan.noise_std) ** 2))
 
 
-def main(target: str, what: str) -> None:
+def main(target: str) -> None:
     """What each process runs; the first writes what it found."""
-    if what == "noise":
-        ranks.report(target, _noise())
-        return
-    ranks.report(target, [_row(*each) for each in zip(METHODS, (_first_order, _zeroth_order), strict=True)])
+    rows = [_row(*each) for each in zip(METHODS, (_first_order, _zeroth_order), strict=True)]
+    ranks.report(target, {"rows": rows, "noise_variance": _noise()})
 
 
 if __name__ == "__main__":
