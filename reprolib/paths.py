@@ -43,7 +43,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise ReproError(
-            f"cannot write {path}: {error.strerror}; what was there before is unchanged"
+            f"cannot write {path}: {error.strerror or error}; what was there before is unchanged"
         ) from None
 
 
