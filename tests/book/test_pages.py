@@ -152,7 +152,7 @@ def test_the_index_reads_without_scripts(browser):
 def test_solutions_are_folded_and_open_on_click(browser):
     browser.open("book/executed/01_privacy_units.html")
     height = "document.querySelector('.solution.dropdown').getBoundingClientRect().height"
-    assert browser.script(f"return {height}") < 80
+    assert browser.script(f"return {height}") < 60
     browser.script("document.querySelector('.solution.dropdown .toggle-button').click()")
     browser.wait(f"return {height} > 100")
 
