@@ -2,8 +2,10 @@
 
 import ast
 import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from reprolib.errors import ReproError
@@ -45,6 +47,18 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise ReproError(
             f"cannot write {path}: {error.strerror or error}; what was there before is unchanged"
         ) from None
+
+
+@contextmanager
+def folder_atomically(path: Path) -> Iterator[Path]:
+    """A folder to make and fill, which takes the place of ``path`` when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=TEMPORARY) as scratch:
+        made = Path(scratch) / path.name
+        yield made
+        shutil.rmtree(path, ignore_errors=True)
+        made.rename(path)
+        sync(path.parent)
 
 
 def sync(folder: Path) -> None:

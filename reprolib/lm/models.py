@@ -13,7 +13,6 @@ Source: DP-GRPO, Section III-C and Appendix C-A.
 """
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from reprolib.lm import adapters
 from reprolib.lm.adapters import ADAPTER, PROJECTIONS, lora_config
 from reprolib.lm.adapters import adapter_parameters as adapter_parameters
 from reprolib.lm.adapters import trainable_count as trainable_count
-from reprolib.paths import TEMPORARY, root
+from reprolib.paths import folder_atomically, root
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -291,10 +290,6 @@ def export(policy: Policy, directory: Path) -> None:
     fresh = AutoModelForCausalLM.from_config(config, dtype=policy.model.dtype)
     fresh.load_state_dict(policy.model.state_dict())
     fresh.generation_config = policy.model.generation_config
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=TEMPORARY) as scratch:
-        target = Path(scratch) / "model"
-        with _without_progress_bars():
-            fresh.save_pretrained(target)
+    with folder_atomically(directory) as target, _without_progress_bars():
+        fresh.save_pretrained(target)
         policy.tokenizer.save_pretrained(target)
-        target.replace(directory)

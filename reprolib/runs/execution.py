@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 
 from reprolib.errors import ReproError
-from reprolib.paths import TEMPORARY, root, sync, write_atomically
+from reprolib.paths import TEMPORARY, folder_atomically, root, write_atomically
 from reprolib.privacy.ledger import AnyPlan, Ledger
 from reprolib.privacy.plan import Plan
 from reprolib.runs import checkpoints, results, sources
@@ -182,7 +182,8 @@ def _run(spec: RunSpec, where: Path, build: Build, every: int) -> None:
     before = Spent()
     if job.trainer and ledger:
         before = _train(spec, where, job, job.trainer, ledger, every)
-        _save_weights(job, where)
+        with folder_atomically(where / "adapter") as folder:
+            job.save_adapter(folder)
     else:
         _score(spec, where, job, 0)
     scored = pd.concat([_read_scores(where, after) for after in spec.scored_rounds], ignore_index=True)
@@ -212,15 +213,6 @@ def _sweep(where: Path) -> None:
     """Remove what a crash left half-written; nobody else writes here while the lock is held."""
     for path in where.rglob(f"{TEMPORARY}*"):
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def _save_weights(job: Job, where: Path) -> None:
-    """The weights' folder, whole or not at all."""
-    scratch = where / f"{TEMPORARY}adapter"
-    job.save_adapter(scratch)
-    shutil.rmtree(where / "adapter", ignore_errors=True)
-    scratch.rename(where / "adapter")
-    sync(where)
 
 
 def _due(spec: RunSpec, done: int, every: int) -> bool:

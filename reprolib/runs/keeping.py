@@ -1,12 +1,10 @@
 """Results of the tiers too long to run at every build, kept in the repository with their provenance."""
 
 import json
-import shutil
-import tempfile
 from pathlib import Path
 
 from reprolib.errors import ReproError
-from reprolib.paths import TEMPORARY, root
+from reprolib.paths import folder_atomically, root
 from reprolib.runs.experiments import grid
 from reprolib.runs.results import Run, checksums, load
 from reprolib.runs.spec import RunSpec
@@ -33,9 +31,7 @@ def keep(run: Run) -> Path:
     if run.spec.tier == "smoke":
         raise ReproError(f"{run.spec.name}: a smoke run only shows that the code runs; it is not kept")
     where = directory(run.spec)
-    where.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=where.parent, prefix=TEMPORARY) as scratch:
-        target = Path(scratch) / "run"
+    with folder_atomically(where) as target:
         target.mkdir()
         for name in FILES:
             if (run.directory / name).is_file():  # the base has no ledger
@@ -44,8 +40,6 @@ def keep(run: Run) -> Path:
         public.to_parquet(target / "predictions.parquet", index=False)
         facts = run.provenance | {"files": checksums(target)}
         (target / "provenance.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(where, ignore_errors=True)
-        target.replace(where)
     return where
 
 

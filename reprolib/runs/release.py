@@ -10,12 +10,11 @@ added none, is written only on the explicit word that it is not private, and eve
 
 import hashlib
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from reprolib.errors import ReproError
-from reprolib.paths import TEMPORARY, root
+from reprolib.paths import folder_atomically, root
 from reprolib.runs.keeping import PRIVATE
 from reprolib.runs.results import Run
 from reprolib.runs.spec import runs_root
@@ -51,9 +50,7 @@ def write(run: Run, target: Path, *, not_private: bool = False) -> Path:
         raise ReproError(f"{run.directory.name} is private: release it without --not-private")
     if target.exists():
         raise ReproError(f"{target} exists: name a new directory")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=TEMPORARY) as scratch:
-        folder = Path(scratch) / "release"
+    with folder_atomically(target) as folder:
         folder.mkdir()
         for name, content in _weights(run).items():
             (folder / name).write_bytes(content)
@@ -62,7 +59,6 @@ def write(run: Run, target: Path, *, not_private: bool = False) -> Path:
         (folder / LICENCES).write_text(_licences(run), encoding="utf-8")
         _refuse_paths(folder, run)
         (folder / SUMS).write_text(_sums(folder), encoding="utf-8")
-        folder.replace(target)
     return target
 
 
