@@ -25,21 +25,13 @@ from numpy.typing import NDArray
 from torch import Tensor, distributed
 
 from reprolib.errors import ReproError
+from reprolib.learn.processes import count as count
+from reprolib.learn.processes import rank as rank
 from reprolib.paths import write_atomically
 from reprolib.privacy.mechanism import EntropySource, GaussianSum, PoissonSampler
 from reprolib.privacy.plan import Plan
 
 PATIENCE = timedelta(days=2)  # the others wait while the first process scores
-
-
-def count() -> int:
-    """Processes that torchrun started; 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def rank() -> int:
-    """Number of this process, from 0."""
-    return int(os.environ.get("RANK", "0"))
 
 
 def join() -> None:

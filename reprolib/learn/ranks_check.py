@@ -24,7 +24,7 @@ from reprolib.privacy.mechanism import EntropySource, GaussianSum, PoissonSample
 from reprolib.privacy.plan import Plan
 
 METHODS = ("first order", "zeroth order")
-SEED, ROUNDS, SLOTS = 5, 12, 6
+SEED, ROUNDS = 5, 12
 COORDINATES, RELEASES = 200, 100
 
 
@@ -54,21 +54,23 @@ def compare(*, processes: int = 2) -> Comparison:
     return Comparison(**ranks.launch("reprolib.learn.ranks_check", processes=processes))
 
 
-def _plan(noise_multiplier: float = 0.5) -> Plan:
-    return Plan(unit="one record", population=SLOTS, expected_batch_size=2.0, rounds=ROUNDS, clip_norm=0.5,
-                noise_multiplier=noise_multiplier, delta=1e-3)  # fmt: skip
+def _plan(**changes: Any) -> Plan:
+    given = {"expected_batch_size": 2.0, "rounds": ROUNDS, "clip_norm": 0.5, "noise_multiplier": 0.5}
+    return toy.plan(**given | changes)
 
 
 def _first_order(entropy: EntropySource) -> Loop[Any]:
     policy = toy.with_adapter(dtype=torch.float64)
-    records = list(toy.task().train[:SLOTS])
+    records = list(toy.task().train)
     record_map = sft.Imitation(policy, toy.task(), sft.gold_targets(policy, records))
     return Trainer(policy, record_map, records, _plan(), entropy, learning_rate=1e-2)
 
 
 def _zeroth_order(entropy: EntropySource) -> Loop[Any]:
     weights = nn.Parameter(torch.ones(7, dtype=torch.float64))
-    points = list(torch.randn(SLOTS, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+    points = list(
+        torch.randn(_plan().population, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    )
 
     def loss(batch: Sequence[Tensor]) -> Tensor:
         return (torch.stack(list(batch)) - weights).square().sum(1)
@@ -124,8 +126,7 @@ def _row(name: str, make: Any) -> dict[str, Any]:
 
 
 def _noise() -> float:
-    plan = Plan(unit="one record", population=SLOTS, expected_batch_size=2.0, rounds=RELEASES, clip_norm=0.5,
-                noise_multiplier=1.5, delta=1e-3)  # fmt: skip
+    plan = _plan(rounds=RELEASES)
     entropy = EntropySource.research(SEED + ranks.rank())
     _, total = ranks.sampler_and_sum(plan, entropy, dimension=COORDINATES)
     drawn = torch.cat([total.release() for _ in range(RELEASES)])

@@ -14,13 +14,14 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from reprolib.errors import ReproError
+from reprolib.learn import processes
 from reprolib.paths import TEMPORARY, folder_atomically, root, write_atomically
 from reprolib.privacy.ledger import AnyPlan, Ledger
 from reprolib.privacy.plan import Plan
@@ -41,6 +42,17 @@ class Spent:
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+
+    @classmethod
+    def now(cls) -> "Spent":
+        """What the clocks show; only differences mean anything."""
+        return cls(time.monotonic(), time.process_time())
+
+    def plus_since(self, start: "Spent") -> "Spent":
+        """With what has passed since the clocks showed ``start``."""
+        now = Spent.now()
+        return Spent(self.seconds + now.seconds - start.seconds,
+                     self.cpu_seconds + now.cpu_seconds - start.cpu_seconds)  # fmt: skip
 
 
 def ensure(spec: RunSpec, *, build: Build | None = None, checkpoint_every: int = CHECKPOINT_EVERY) -> Path:
@@ -77,19 +89,10 @@ def ensure_all(
         for spec in waiting:
             if not _attempt(spec, build or _build, CHECKPOINT_EVERY, wait=wait):
                 busy.append(spec)
-            elif done and _rank() == 0:
+            elif done and processes.rank() == 0:
                 done(spec)
         waiting = busy
     return [directory(spec) for spec in specs]
-
-
-def processes() -> int:
-    """Processes that torchrun started for this run; 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0"))
 
 
 def _build(spec: RunSpec, plan: AnyPlan | None, ledger: Ledger | None) -> Job:
@@ -100,7 +103,7 @@ def _build(spec: RunSpec, plan: AnyPlan | None, ledger: Ledger | None) -> Job:
 
 def _attempt(spec: RunSpec, build: Build, every: int, *, wait: bool) -> bool:
     """Finish the run; False if another process has it and ``wait`` is false."""
-    if processes() > 1:
+    if processes.count() > 1:
         return _attempt_together(spec, build, every)
     where = directory(spec)
     if _finished(where):
@@ -169,7 +172,7 @@ def _move_aside(where: Path) -> None:
 
 
 def _run(spec: RunSpec, where: Path, build: Build, every: int) -> None:
-    start, cpu = time.monotonic(), time.process_time()
+    start = Spent.now()
     if results.state(where) == "stale":
         _move_aside(where)
     _sweep(where)
@@ -188,8 +191,7 @@ def _run(spec: RunSpec, where: Path, build: Build, every: int) -> None:
         _score(spec, where, job, 0)
     scored = pd.concat([_read_scores(where, after) for after in spec.scored_rounds], ignore_index=True)
     _write_parquet(scored, where / "predictions.parquet")
-    spent = Spent(before.seconds + time.monotonic() - start, before.cpu_seconds + time.process_time() - cpu)
-    facts = provenance(made_by, spent, results.checksums(where))
+    facts = provenance(made_by, before.plus_since(start), results.checksums(where))
     write_atomically(where / "provenance.json", json.dumps(facts, indent=1) + "\n")
     shutil.rmtree(where / CHECKPOINTS, ignore_errors=True)
 
@@ -206,7 +208,7 @@ def _follow(spec: RunSpec, build: Build, every: int) -> None:
     while job.trainer.rounds_done < spec.last_round:
         job.trainer.step()
         if _due(spec, job.trainer.rounds_done, every):
-            ranks.of_all(job.trainer.state().get("entropy"))
+            _entropies(job.trainer.state())
 
 
 def _sweep(where: Path) -> None:
@@ -221,7 +223,7 @@ def _due(spec: RunSpec, done: int, every: int) -> bool:
 
 def _train(spec: RunSpec, where: Path, job: Job, trainer: Trainer, ledger: Ledger, every: int) -> Spent:
     """Train to the last round; returns what earlier, interrupted processes took."""
-    start, cpu = time.monotonic(), time.process_time()
+    start = Spent.now()
     before, metrics = _resume(where, trainer, ledger)
     while trainer.rounds_done < spec.last_round:
         released = trainer.step()
@@ -230,22 +232,19 @@ def _train(spec: RunSpec, where: Path, job: Job, trainer: Trainer, ledger: Ledge
         if done in spec.scored_rounds:
             _score(spec, where, job, done)  # before the checkpoint, so that a checkpoint implies its scores
         if _due(spec, done, every):
-            state = {
-                "trainer": trainer.state(), "metrics": metrics,
-                "seconds": before.seconds + time.monotonic() - start,
-                "cpu_seconds": before.cpu_seconds + time.process_time() - cpu,
-            }  # fmt: skip
-            if processes() > 1:
-                state["entropies"] = _entropies(trainer)
-            checkpoints.save(where / CHECKPOINTS, done, state)
+            state = trainer.state()
+            spent = asdict(before.plus_since(start))
+            kept = {"trainer": state, "entropies": _entropies(state), "metrics": metrics, **spent}
+            checkpoints.save(where / CHECKPOINTS, done, kept)
     write_atomically(where / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in metrics))
     return before
 
 
-def _entropies(trainer: Trainer) -> list[Any]:
+def _entropies(state: dict[str, Any]) -> list[Any]:
+    """Generator states of every process, in every process."""
     from reprolib.learn import ranks
 
-    return ranks.of_all(trainer.state().get("entropy"))
+    return ranks.of_all(state.get("entropy"))
 
 
 def _restore(trainer: Trainer, kept: dict[str, Any]) -> None:
@@ -254,33 +253,32 @@ def _restore(trainer: Trainer, kept: dict[str, Any]) -> None:
     Raises:
         ReproError: a replayable run that another number of processes began.
     """
-    state, own = kept["trainer"], kept.get("entropies", [kept["trainer"].get("entropy")])
-    if state.get("entropy") and len(own) != processes():
+    state, own = kept["trainer"], kept["entropies"]
+    if state.get("entropy") and len(own) != processes.count():
         raise ReproError(
-            f"the checkpoint is of a replayable run in {len(own)} processes, this is one in {processes()}: "
-            "resume it with as many, or delete the directory to start again"
+            f"the checkpoint is of a replayable run in {len(own)} processes, this is one in "
+            f"{processes.count()}: resume it with as many, or delete the directory to start again"
         )
     if state.get("entropy"):
-        state = state | {"entropy": own[_rank()]}
+        state = state | {"entropy": own[processes.rank()]}
     trainer.restore(state)
 
 
 def _resume(where: Path, trainer: Trainer, ledger: Ledger) -> tuple[Spent, list[dict[str, float]]]:
+    from reprolib.learn import ranks
+
     kept = checkpoints.latest(where / CHECKPOINTS)
     if kept and ledger.spent < kept[0]:
         raise ReproError(
             f"{where}: the checkpoint has {kept[0]} rounds but the ledger only {ledger.spent}, so what was "
             "spent is unknown: restore ledger.jsonl, or delete the directory to start again"
         )
-    state = kept[1] if kept else None
-    if processes() > 1:
-        from reprolib.learn import ranks
-
-        ranks.from_first(state)
-    if kept is None or state is None:
+    ranks.from_first(kept and kept[1])
+    if kept is None:
         return Spent(), []
+    rounds, state = kept
     _restore(trainer, state)
-    logger.warning("%s: resumed after round %d", where.name, kept[0])
+    logger.warning("%s: resumed after round %d", where.name, rounds)
     return Spent(state["seconds"], state["cpu_seconds"]), state["metrics"]
 
 
@@ -336,7 +334,7 @@ def provenance(made_by: str, spent: Spent, files: dict[str, str]) -> dict[str, A
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "gpu": torch.cuda.get_device_name(0) if cuda else None,
-        "processes": processes(),
+        "processes": processes.count(),
         "seconds": round(spent.seconds, 2),
         "cpu_seconds": round(spent.cpu_seconds, 2),  # of the first process
         # of the process: an upper bound where one process makes several runs

@@ -105,9 +105,7 @@ class PrivdpoSpec(RunSpec):
             raise ValueError(
                 f"batch_size = {self.batch_size}: expected at most the population, {self.population}"
             )
-        if wrong_rounds := [r for r in self.score_at if not 1 <= r <= self.last_round]:
-            raise ValueError(f"score_at = {wrong_rounds[0]}: expected rounds from 1 to {self.last_round}")
-        return self
+        return self._scored_in_time()
 
     @property
     def last_round(self) -> int:

@@ -79,6 +79,12 @@ class RunSpec(BaseModel, ABC):
             raise ValueError("evaluation = (): expected at least one evaluation set")
         return self
 
+    def _scored_in_time(self) -> Self:
+        """A paper's own validator ends with this: only then is the number of rounds known to be right."""
+        if wrong := [r for r in self.score_at if not 1 <= r <= self.last_round]:
+            raise ValueError(f"score_at = {wrong[0]}: expected rounds from 1 to {self.last_round}")
+        return self
+
     @property
     def trained(self) -> bool:
         """Whether the run trains anything."""
@@ -172,9 +178,7 @@ class SampledSpec(RunSpec):
                 f"expected_batch_size = {self.expected_batch_size}: expected at most the population, "
                 f"{self.population}"
             )
-        if wrong := [r for r in self.score_at if not 1 <= r <= self.rounds]:
-            raise ValueError(f"score_at = {wrong[0]}: expected rounds from 1 to {self.rounds}")
-        return self
+        return self._scored_in_time()
 
     @property
     def private(self) -> bool:
