@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import papermill
 from nbformat.v4 import new_code_cell, new_markdown_cell
 from papermill.exceptions import PapermillExecutionError
 
@@ -78,10 +77,7 @@ def expected(number: str, tier: str = "micro") -> dict[str, dict[str, Any]]:
         outside = os.environ.get("REPROLIB_RESULTS")
         os.environ["REPROLIB_RESULTS"] = scratch
         try:
-            papermill.execute_notebook(
-                str(before), str(after), parameters={"tier": tier}, cwd=str(root()), progress_bar=False,
-                kernel_name="python3", log_output=False,
-            )  # fmt: skip
+            notebooks.run_cells(before, after, {"tier": tier})
         except PapermillExecutionError as error:
             raise ReproError(f"chapter {number}: {error.ename}: {error.evalue}") from None
         finally:

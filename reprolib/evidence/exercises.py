@@ -146,13 +146,18 @@ def _without_magics(code: str) -> str:
     return "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in code.splitlines())
 
 
+def path_of(number: str) -> Path:
+    """The MyST source of a chapter."""
+    return notebook(number).with_suffix(".md")
+
+
 def read(number: str) -> list[Exercise]:
     """The exercises of a chapter, in its order.
 
     Raises:
         ReproError: no such chapter, a solution that does not end, or one for an exercise that does not exist.
     """
-    path = notebook(number).with_suffix(".md")
+    path = path_of(number)
     text = path.read_text(encoding="utf-8")
     require_ends(text, f"notebooks/{path.name}")
     cells = jupytext.reads(text, fmt="md:myst").cells
@@ -209,8 +214,3 @@ def _bodies(cells: list[nbformat.NotebookNode]) -> dict[str, tuple[tuple[str, ..
             if reader.is_solution(line):
                 prose.setdefault(reader.inside or label, []).append(line)
     return {label: (tuple(code.get(label, [])), "\n".join(lines)) for label, lines in prose.items()}
-
-
-def path_of(number: str) -> Path:
-    """The MyST source of a chapter."""
-    return notebook(number).with_suffix(".md")

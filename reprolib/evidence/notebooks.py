@@ -160,10 +160,7 @@ def execute(number: str, given: dict[str, Any], output: Path) -> Path:
     partial = output.with_suffix(".partial.ipynb")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        papermill.execute_notebook(
-            str(path), str(partial), parameters=typed, cwd=str(root()), progress_bar=False,
-            kernel_name="python3", log_output=False,
-        )  # fmt: skip
+        run_cells(path, partial, typed)
         _finish(partial, output)
     except OSError as error:
         raise ReproError(f"cannot write {error.filename or output}: {error.strerror}") from None
@@ -173,6 +170,14 @@ def execute(number: str, given: dict[str, Any], output: Path) -> Path:
             f"(the executed part is in {partial})"
         ) from None
     return output
+
+
+def run_cells(source: Path, output: Path, given: dict[str, Any]) -> None:
+    """Run a notebook in the repository's root with checked parameters; papermill's errors pass through."""
+    papermill.execute_notebook(
+        str(source), str(output), parameters=given, cwd=str(root()), progress_bar=False,
+        kernel_name="python3", log_output=False,
+    )  # fmt: skip
 
 
 def _finish(partial: Path, output: Path) -> None:

@@ -9,7 +9,7 @@ import nbformat
 
 from reprolib.errors import ReproError
 from reprolib.evidence import notebooks, site
-from reprolib.evidence.exercises import Solutions, require_ends
+from reprolib.evidence.exercises import Solutions, path_of, require_ends
 from reprolib.paths import root, write_atomically
 
 
@@ -66,7 +66,7 @@ def chapters(folder: Path) -> list[Path]:
     """Write every chapter without solutions, as ``.md`` and as ``.ipynb``, and return the files."""
     written = []
     for number in notebooks.numbers():
-        source = notebooks.notebook(number).with_suffix(".md")
+        source = path_of(number)
         text = strip_text(source.read_text(encoding="utf-8"), f"notebooks/{source.name}")
         book = jupytext.reads(text, fmt="md:myst")
         book.metadata.pop("jupytext", None)

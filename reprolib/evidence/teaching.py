@@ -14,10 +14,8 @@ from reprolib.paths import root
 from reprolib.runs import experiments
 
 LEDGER = "40"  # reads what the other chapters found, so it does not run alone
-CLOUD_MIB, CLOUD_SECONDS = (
-    1500,
-    180,
-)  # a free Binder session has about two gigabytes and one or two slow cores
+# a free Binder session has about two gigabytes and one or two slow cores
+CLOUD_MIB, CLOUD_SECONDS = 1500, 180
 
 
 def page() -> str:
