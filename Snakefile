@@ -17,7 +17,7 @@ DATA = [
     for p in sorted(Path("data").rglob("*"))
     if (p.suffix in (".csv", ".yml") and str(p) != EQUATIONS) or p.name == "provenance.json"
 ]
-PAGES = [EQUATIONS] + [str(p) for p in sorted(Path("book").glob("*.md"))] + ["book/references.bib"]
+PAGES = [EQUATIONS] + [str(p) for p in sorted(Path("book").glob("*.md"))] + ["book/references.bib", "book/teaching.yml"]
 PAGES += [str(p) for p in sorted(Path("book/_static").glob("*"))]
 EXECUTED = [f"book/executed/{STEM[n]}.ipynb" for n in NUMBERS]
 RESULTS = [f"book/results/{n}.json" for n in NUMBERS]

@@ -1,8 +1,11 @@
-"""The door: ``reprolib chapters | chapter | html | run | runs | claims | doctor``.
+"""The door: ``reprolib chapters | chapter | html | run | runs | release | claims | doctor``.
+
+What teaching needs: ``student | assignment | grade | slides``.
 
 A ``ReproError`` is printed as one line and ends the command with status 2.
 """
 
+import csv
 import importlib.util
 import json
 import math
@@ -157,6 +160,22 @@ def keep(
         raise ReproError(f"{paper} has no finished run at tier {tier}: `reprolib run` makes them")
 
 
+@app.command()
+def release(
+    run: Annotated[Path, typer.Argument(help="the directory of a finished run")],
+    target: Annotated[Path, typer.Argument(help="a new directory")],
+    not_private: Annotated[
+        bool, typer.Option("--not-private", help="for a run without a guarantee; the release says so")
+    ] = False,
+) -> None:
+    """Write a run's weights with privacy card, model card, licence notes and checksums, and nothing else."""
+    from reprolib import runs
+    from reprolib.runs import release as releasing
+
+    done = releasing.write(runs.load(run, stale="allow"), target, not_private=not_private)
+    console.print(f"released: {done}", soft_wrap=True)
+
+
 @app.command("runs")
 def list_runs(
     tier: Annotated[str | None, typer.Option(help="only this tier")] = None,
@@ -239,6 +258,55 @@ def _doctor_rows() -> list[tuple[str, str, str]]:
         ("browser tests", chromium or "no Chromium", "`make test` drives the built book with it"),
         ("cores, memory", f"{os.cpu_count()}, {memory:.0f} GiB", "CORES=n chapters at once"),
     ]  # fmt: skip
+
+
+@app.command("student")
+def student_edition(
+    folder: Annotated[Path | None, typer.Argument(help="where to write it")] = None,
+) -> None:
+    """Write the edition without solutions: the chapters, and their HTML book."""
+    from reprolib.evidence import student
+
+    console.print(
+        f"The student edition: {student.build(folder or root() / 'book' / 'student')}", soft_wrap=True
+    )
+
+
+@app.command()
+def assignment(
+    number: Annotated[str, typer.Argument(help="chapter number, for example 02")],
+    folder: Annotated[Path | None, typer.Argument(help="where to write handout/ and grader/")] = None,
+    tier: Annotated[str, typer.Option(help="smoke, micro, small or paper")] = "micro",
+) -> None:
+    """Make a graded assignment from a chapter: the handout, and the tests that its solutions give."""
+    from reprolib.evidence import assignment
+
+    made = assignment.build(number, folder or root() / "book" / "assignments" / number, tier)
+    console.print(f"handout: {made}", soft_wrap=True)
+
+
+@app.command()
+def grade(
+    folder: Annotated[Path, typer.Argument(help="the folder that `reprolib assignment` wrote")],
+    submissions: Annotated[list[Path], typer.Argument(help="notebooks to grade")],
+) -> None:
+    """Grade submissions with otter-grader and print a CSV table, one row a submission."""
+    from reprolib.evidence import assignment
+
+    writer = csv.DictWriter(sys.stdout, assignment.columns(folder))
+    writer.writeheader()
+    writer.writerows(assignment.grade(folder, submissions))
+
+
+@app.command()
+def slides(
+    numbers: Annotated[list[str] | None, typer.Argument(help="chapter numbers")] = None,
+) -> None:
+    """Make slides from chapters of the built book."""
+    from reprolib.evidence import slides
+
+    for number in numbers or slides.DECKS:
+        console.print(f"slides: {slides.build(number)}", soft_wrap=True)
 
 
 def main() -> None:

@@ -3,9 +3,12 @@
 import ast
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from reprolib.errors import ReproError
+
+TEMPORARY = ".writing-"  # files and folders that are not whole yet; what a crash leaves of them is rubbish
 
 
 def root() -> Path:
@@ -20,12 +23,37 @@ def root() -> Path:
     return home
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file so that a reader, and a machine that lost power, sees the old content or the new one.
+
+    Raises:
+        ReproError: the folder cannot be written or the disk is full; the old content stays.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f"{TEMPORARY}{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise ReproError(
+            f"cannot write {path}: {error.strerror or error}; what was there before is unchanged"
+        ) from None
+
+
+def sync(folder: Path) -> None:
+    """Put the names in a folder on disk: a file that was renamed keeps its new name through a crash."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def imports(code: str | bytes) -> Iterator[Path]:

@@ -22,6 +22,13 @@ from reprolib.paths import root, write_atomically
 PACKAGES = ("numpy", "scipy", "dp-accounting", "opacus", "torch", "transformers", "peft", "papermill")
 
 
+# the pages beside the built chapter
+WORDS = (
+    '<p class="words">Words and symbols: <a href="../glossary.html">glossary</a>, '
+    '<a href="../notation.html">notation</a>.</p>'
+)
+
+
 class Chapter:
     """A chapter while it runs: its effective parameters, its claims, and the file it writes at the end.
 
@@ -58,6 +65,7 @@ class Chapter:
         return (
             '<table class="data parameters"><caption>Effective parameters</caption><thead><tr>'
             f"<th>name</th><th>value</th><th>meaning</th></tr></thead><tbody>{lines}</tbody></table>"
+            f"{WORDS}"
         )
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from reprolib.errors import ReproError
+from reprolib.evidence import teaching
 from reprolib.evidence.notebooks import notebook
 from reprolib.evidence.published import PAPERS
 from reprolib.paths import root, write_atomically
@@ -48,18 +49,28 @@ def build() -> Path:
     """
     write_atomically(root() / GENERATED / "equations.md", equations_page())
     write_atomically(root() / GENERATED / "statistics.md", statistics_page())
+    write_atomically(root() / GENERATED / "teaching.md", teaching.page())
+    return render(root(), root() / "book")
+
+
+def render(source: Path, output: Path) -> Path:
+    """Run Jupyter Book on ``source`` and return the front page, which lies under ``output/_build/html``.
+
+    Raises:
+        ReproError: Jupyter Book reported a warning or an error.
+    """
     command = [
-        str(Path(sys.executable).with_name("jupyter-book")), "build", str(root()),
-        "--path-output", str(root() / "book"), "-n", "-W", "--keep-going", "-q",
+        str(Path(sys.executable).with_name("jupyter-book")), "build", str(source),
+        "--path-output", str(output), "-n", "-W", "--keep-going", "-q",
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=root(), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr, sep="\n")
     if done.returncode:
         # an incremental build repeats no warning: start anew, so that the next one reports it again
-        shutil.rmtree(root() / "book" / "_build", ignore_errors=True)
+        shutil.rmtree(output / "_build", ignore_errors=True)
         warnings = [line for line in done.stderr.splitlines() if re.search("WARNING|ERROR", line)]
         raise ReproError(f"the book did not build: {(warnings or ['see above'])[0]}")
-    pages = root() / "book" / "_build" / "html"
+    pages = output / "_build" / "html"
     for page in pages.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         if UNNEEDED.search(text):

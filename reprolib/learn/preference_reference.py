@@ -8,7 +8,6 @@ Source: PrivDPO, Sections 2.1 and 4.5 (the reference is the model after supervis
 """
 
 import hashlib
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from reprolib.errors import ReproError
@@ -31,6 +30,7 @@ from reprolib.learn.preference_pairs import (
     response_log_probabilities,
 )
 from reprolib.lm.models import Policy
+from reprolib.paths import write_atomically
 
 BATCH_TOKENS = 8192  # positions of a forward pass without gradients
 VALUES = "log_probabilities"
@@ -86,11 +86,8 @@ class Reference:
 
     def write(self, path: Path) -> None:
         """Write the values with what they belong to; the file is replaced as a whole."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         metadata = {key: str(getattr(self, key)) for key in KEYS}
-        save_file({VALUES: self.values.contiguous()}, temporary, metadata=metadata)
-        temporary.replace(path)
+        write_atomically(path, save({VALUES: self.values.contiguous()}, metadata=metadata))
 
     @classmethod
     def read(cls, path: Path, policy: Policy, pairs: Sequence[Pair]) -> "Reference":

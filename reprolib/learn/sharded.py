@@ -12,7 +12,6 @@ once a global batch, by one process: see ``OnePlace``.
 Source: PrivDPO, Section 4.3 (compatible with sharded training) and Section 5.1 (FSDP).
 """
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,9 +22,10 @@ from accelerate import (  # type: ignore[import-untyped]
     FullyShardedDataParallelPlugin,
 )
 from peft import PeftModel
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from reprolib.errors import ReproError
+from reprolib.learn import ranks
 from reprolib.learn.dpo import BATCH_SIZE, LEARNING_RATE, WARMUP_STEPS, WEIGHT_DECAY, ShuffledEpochs
 from reprolib.learn.preference_loss import PairMethod
 from reprolib.learn.preference_pairs import Pair, blocks, check_pairs
@@ -63,15 +63,13 @@ class OnePlace:
 
         Of ``entropy`` only the first process's is read.
         """
-        everyone: list[Any] = [None] * distributed.get_world_size()
-        distributed.all_gather_object(everyone, (psi.cpu(), preferred.cpu()))
-        drawn: list[Any] = [None]
-        if distributed.get_rank() == 0:
+        everyone = ranks.of_all((psi.cpu(), preferred.cpu()))
+        drawn = None
+        if ranks.rank() == 0:
             all_psi, all_bits = (torch.cat([own[k] for own in everyone]) for k in (0, 1))
             found = self.inner.weights(all_psi, all_bits, entropy, beta=beta)
-            drawn = [torch.split(found, [len(own[0]) for own in everyone])]
-        distributed.broadcast_object_list(drawn, src=0)
-        own_rows: Tensor = drawn[0][distributed.get_rank()]
+            drawn = torch.split(found, [len(own[0]) for own in everyone])
+        own_rows: Tensor = ranks.from_first(drawn)[ranks.rank()]
         return own_rows.to(psi.device)
 
 
@@ -98,7 +96,7 @@ def accelerator(gradients: PairGradients) -> Accelerator:
         ReproError: not started by torchrun or ``accelerate launch`` with at least two processes.
     """
     # asked first: an Accelerator leaves its settings in the process, for whatever else uses accelerate there
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    if ranks.count() < 2:
         raise ReproError("one process: start several with `torchrun --nproc-per-node`, or use dpo.aligner")
     model = gradients.policy.model
     causal = model.get_base_model() if isinstance(model, PeftModel) else model

@@ -5,25 +5,19 @@
 Each process has coins of its own, so a run that tossed them in several places would end elsewhere.
 """
 
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from reprolib.errors import ReproError
-from reprolib.learn import dpo, toy
+from reprolib.learn import dpo, ranks, toy
 from reprolib.learn.preference_loss import DPO, PairMethod, Randomized
 from reprolib.learn.preference_pairs import Pair
 from reprolib.learn.preference_records import PairGradients
 from reprolib.learn.preference_reference import Reference
 from reprolib.lm.models import Policy
-from reprolib.paths import write_atomically
 from reprolib.privacy.mechanism import EntropySource
 from reprolib.privacy.preference import Piecewise, PrivDPO, RandomizedResponse
 
@@ -53,25 +47,8 @@ def compare(*, processes: int = 2, methods: Sequence[str] = tuple(METHODS)) -> l
     """
     if unknown := sorted(set(methods) - set(METHODS)):
         raise ReproError(f"no method {unknown[0]!r}: expected some of {', '.join(METHODS)}")
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "rows.json"
-        command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}",
-            "-m", "reprolib.learn.sharded_check", str(target), *methods,
-        ]  # fmt: skip
-        # loopback: the machine's name need not resolve
-        settings = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-        done = subprocess.run(
-            command, env=os.environ | settings, capture_output=True, text=True, check=False, timeout=300
-        )
-        if done.returncode or not target.is_file():
-            lines = done.stderr.strip().splitlines() or ["no output"]
-            told = [line for line in lines if "Error" in line]  # torchrun writes a frame around it
-            raise ReproError(
-                f"the sharded run failed with exit status {done.returncode}: {(told or lines)[0]}"
-            )
-        rows: list[dict[str, Any]] = json.loads(target.read_text(encoding="utf-8"))
-        return rows
+    rows: list[dict[str, Any]] = ranks.launch("reprolib.learn.sharded_check", *methods, processes=processes)
+    return rows
 
 
 def toy_pairs(count: int = PAIRS) -> list[Pair]:
@@ -101,7 +78,7 @@ def _row(name: str, trained: str, pairs: list[Pair]) -> dict[str, Any]:
     """Both runs of a method, in each process."""
     from reprolib.learn.sharded import ShardedAligner
 
-    reference, rank = Reference.of(toy.policy(dtype=torch.float64), pairs), int(os.environ["RANK"])
+    reference, rank = Reference.of(toy.policy(dtype=torch.float64), pairs), ranks.rank()
     alone = PairGradients(_policy(trained), METHODS[name], reference=reference)
     start = [p.detach().clone() for p in alone.parameters]
     one = dpo.aligner(alone.policy, alone, pairs, EntropySource.research(SEED), **SETTINGS)
@@ -124,15 +101,12 @@ def main(target: str, *methods: str) -> None:
     """What each process runs; the first writes the rows, with the largest of all processes."""
     pairs = toy_pairs()
     rows = [_row(name, trained, pairs) for name in methods for trained in ("all weights", "adapter")]
-    everyone: list[Any] = [None] * int(os.environ["WORLD_SIZE"])
-    torch.distributed.all_gather_object(everyone, rows)
+    everyone = ranks.of_all(rows)
     largest = [
         own[0] | {key: max(row[key] for row in own) for key in ("difference", "held")}
         for own in zip(*everyone, strict=True)
     ]
-    if os.environ["RANK"] == "0":
-        write_atomically(Path(target), json.dumps(largest) + "\n")
-    torch.distributed.destroy_process_group()
+    ranks.report(target, largest)
 
 
 if __name__ == "__main__":

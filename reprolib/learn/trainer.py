@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from reprolib.errors import ReproError
+from reprolib.learn.ranks import sampler_and_sum
 from reprolib.learn.records import RecordMap
 from reprolib.lm.models import Policy, adapter_parameters
 from reprolib.privacy.ledger import Ledger
-from reprolib.privacy.mechanism import EntropySource, GaussianSum, PoissonSampler
+from reprolib.privacy.mechanism import EntropySource
 from reprolib.privacy.plan import Plan
 
 R = TypeVar("R")
@@ -134,6 +135,7 @@ class Loop(Generic[R]):
 
     def step(self) -> Tensor:
         """One round; returns the released update, [dimension], which is public."""
+        # with several processes these are this one's part of the round, which may be empty
         drawn = [record for slot in self.sampler.draw() if (record := self.records[slot]) is not None]
         if drawn:
             for rows in self.record_map.vectors(drawn, self.entropy):
@@ -187,9 +189,8 @@ class Trainer(Loop[R]):
             raise ReproError(f"{len(records)} slots: the plan has a population of {plan.population}")
         self.policy, self.plan = policy, plan
         parameters = list(adapter_parameters(policy.model).values())
+        sampler, total = sampler_and_sum(plan, entropy, dimension=record_map.dimension)
         super().__init__(
-            parameters, record_map, records, entropy,
-            sampler=PoissonSampler(plan, entropy),
-            total=GaussianSum(plan, entropy, dimension=record_map.dimension),
+            parameters, record_map, records, entropy, sampler=sampler, total=total,
             update=AdamStep(parameters, learning_rate=learning_rate), ledger=ledger,
         )  # fmt: skip

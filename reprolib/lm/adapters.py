@@ -7,16 +7,16 @@ Source: DP-GRPO, Section III-C (LoRA) and Appendix C-A (rank, alpha, modules).
 """
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from reprolib.errors import ReproError
+from reprolib.paths import write_atomically
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -88,12 +88,8 @@ def write(model: Any, directory: Path) -> None:
     settings = model.peft_config[ADAPTER].to_dict() | {"inference_mode": True}
     # sorted, so that equal adapters are equal bytes: PEFT keeps the modules in a set
     text = json.dumps(settings, indent=2, sort_keys=True, default=sorted)
-    directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".writing-") as scratch:
-        save_file({n: t.contiguous().cpu() for n, t in weights.items()}, Path(scratch) / WEIGHTS)
-        (Path(scratch) / CONFIG).write_text(text + "\n", encoding="utf-8")
-        for name in (CONFIG, WEIGHTS):
-            (Path(scratch) / name).replace(directory / name)
+    write_atomically(directory / CONFIG, text + "\n")
+    write_atomically(directory / WEIGHTS, save({n: t.contiguous().cpu() for n, t in weights.items()}))
 
 
 def read(directory: Path) -> tuple[LoraConfig, dict[str, Tensor]]:

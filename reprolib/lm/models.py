@@ -32,7 +32,7 @@ from reprolib.lm import adapters
 from reprolib.lm.adapters import ADAPTER, PROJECTIONS, lora_config
 from reprolib.lm.adapters import adapter_parameters as adapter_parameters
 from reprolib.lm.adapters import trainable_count as trainable_count
-from reprolib.paths import root
+from reprolib.paths import TEMPORARY, root
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -292,7 +292,7 @@ def export(policy: Policy, directory: Path) -> None:
     fresh.load_state_dict(policy.model.state_dict())
     fresh.generation_config = policy.model.generation_config
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".writing-") as scratch:
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=TEMPORARY) as scratch:
         target = Path(scratch) / "model"
         with _without_progress_bars():
             fresh.save_pretrained(target)

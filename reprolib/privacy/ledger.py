@@ -14,11 +14,13 @@ Source: DP-GRPO, Theorem 1 (the budget composes over releases) and Appendix C-E 
 import json
 import math
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from reprolib.errors import ReproError
+from reprolib.paths import write_atomically
 from reprolib.privacy.accounting import Accountant
 from reprolib.privacy.plan import Plan
 from reprolib.privacy.visits import DisjointBatches, LocalPlan
@@ -83,7 +85,7 @@ class Ledger:
         header = json.dumps({"kind": _kind(plan), "plan": _public(plan)}).encode() + b"\n"
         # without a complete first line nothing was begun: the header is on disk before any round
         if not path.is_file() or b"\n" not in path.read_bytes():
-            _replace(path, header)
+            write_atomically(path, header)
         found = read(path)
         if found.plan != plan:
             raise ReproError(
@@ -92,7 +94,7 @@ class Ledger:
         content = path.read_bytes()
         if not content.endswith(b"\n"):
             whole = content[: content.rfind(b"\n") + 1]
-            _replace(path, whole + json.dumps(_TORN).encode() + b"\n")
+            write_atomically(path, whole + json.dumps(_TORN).encode() + b"\n")
         self._record = read(path)
 
     @property
@@ -117,11 +119,17 @@ class Ledger:
         if index < 0:
             raise ReproError(f"round {index}: expected a whole number, at least 0")
         try:
+            before = self.path.stat().st_size
+        except OSError as error:
+            raise ReproError(f"the ledger {self.path} is gone ({error.strerror}): restore it") from None
+        try:
             with self.path.open("ab") as file:
                 file.write(json.dumps({"round": index}).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
+            with suppress(OSError):  # a part of a line would damage the next; no noise was drawn for it
+                os.truncate(self.path, before)
             raise ReproError(f"cannot write the ledger {self.path}: {error.strerror}") from None
         self._record = replace(self._record, rounds=(*self._record.rounds, index))
 
@@ -168,19 +176,3 @@ def _round(path: Path, number: int, line: bytes) -> int | None:
 def _difference(old: AnyPlan, new: AnyPlan) -> str:
     a, b = _public(old) | {"kind": _kind(old)}, _public(new) | {"kind": _kind(new)}
     return ", ".join(f"{key} {a[key]!r} there, {b.get(key)!r} here" for key in a if a[key] != b.get(key))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Replace a file so that the new content, and its name, survive a crash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -184,16 +184,21 @@ class GaussianSum:
         Raises:
             ReproError: the plan's rounds are already spent.
         """
+        total = self._close()
+        if self.plan.noise_multiplier:
+            std = self.plan.noise_multiplier * self.plan.clip_norm
+            total += std * torch.from_numpy(self.entropy.normal(self.dimension))
+        return total / self.plan.expected_batch_size
+
+    def _close(self) -> Tensor:
+        """Count the round and start the next; the sum without noise, which must not leave this object."""
         if self.released >= self.plan.rounds:
             raise ReproError(
                 f"the plan has {self.plan.rounds} rounds and all are released: make a plan with more rounds"
             )
         self.released += 1
         total, self._sum = self._sum, torch.zeros_like(self._sum)
-        if self.plan.noise_multiplier:
-            std = self.plan.noise_multiplier * self.plan.clip_norm
-            total += std * torch.from_numpy(self.entropy.normal(self.dimension))
-        return total / self.plan.expected_batch_size
+        return total
 
     def card(self, **kwargs: Any) -> PrivacyCard:
         """The run's privacy card; it states no guarantee if the noise can be replayed."""

@@ -7,9 +7,10 @@ other private values: they stay in the run's directory and go when the run is fi
 import hashlib
 import io
 import logging
-import os
 from pathlib import Path
 from typing import Any
+
+from reprolib.paths import write_atomically
 
 logger = logging.getLogger(__name__)
 KEPT = 2
@@ -26,14 +27,8 @@ def save(folder: Path, rounds: int, state: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"round-{rounds:06d}.pt"
-    temporary = path.with_suffix(f".{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    checksum = hashlib.sha256(content).hexdigest().encode()
+    write_atomically(folder / f"round-{rounds:06d}.pt", checksum + b"\n" + content)
     for old in _newest_first(folder)[KEPT:]:
         old.unlink()
 

@@ -1,6 +1,5 @@
 """Runs of DP-GRPO and its controls: their settings, and how task, model and method are put together."""
 
-import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,8 +13,8 @@ from pydantic import Field, model_validator
 from reprolib.errors import ReproError
 from reprolib.privacy.ledger import Ledger
 from reprolib.privacy.plan import Plan
-from reprolib.runs.job import Job
-from reprolib.runs.spec import NotNegative, Positive, RunSpec
+from reprolib.runs.job import Job, entropy_source
+from reprolib.runs.spec import NotNegative, Positive, SampledSpec
 
 if TYPE_CHECKING:
     from reprolib.learn.records import PromptReader, RecordMap
@@ -34,10 +33,9 @@ UNITS = {
     "contributor": "one contributor with all their prompts and completions",
 }
 SELECTION = "selection"
-_NEEDED = ("population", "expected_batch_size", "learning_rate")
 
 
-class GrpoSpec(RunSpec):
+class GrpoSpec(SampledSpec):
     """A run of DP-GRPO or of one of its controls.
 
     Args:
@@ -45,13 +43,9 @@ class GrpoSpec(RunSpec):
         engine: what draws completions; "vllm" needs its own environment.
         advantage: of the GRPO loss: group-normalised, zero, of shuffled rewards, or 1 a correct completion.
         unit: the record that is clipped and protected: a prompt, or all prompts of a contributor.
-        population, expected_batch_size, rounds: n, m and T of the plan.
-        clip_norm: C; None for no clipping, which needs a run without noise.
-        noise_multiplier, target_epsilon: sigma, 0 for a run without noise, or the budget that it is
-            calibrated to. Exactly one of the two.
         delta: None means 1 / (10 n) (DP-GRPO, Section VII-A).
         group_size, temperature, max_new_tokens: completions a prompt, and how they are drawn.
-        kl_weight, learning_rate: of the loss and of AdamW.
+        kl_weight: of the loss.
         evaluation: a task of ``tasks.datasets.load``, or "selection" for the task's own.
         canaries: the last so many slots are canaries, each present with probability 1/2; see
             ``canaries_present``.
@@ -65,39 +59,17 @@ class GrpoSpec(RunSpec):
     method: Method
     advantage: Advantage = "full"
     unit: Unit = "prompt"
-    population: Annotated[int, Field(ge=1)] | None = None
-    expected_batch_size: Positive | None = None
-    rounds: Annotated[int, Field(ge=0)] = 0
-    clip_norm: Positive | None = None
-    noise_multiplier: NotNegative | None = None
-    target_epsilon: Positive | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     group_size: Annotated[int, Field(ge=1)] = 8
     temperature: Positive = 0.7
     kl_weight: NotNegative = 0.0
-    learning_rate: Positive | None = None
     max_new_tokens: Annotated[int, Field(ge=1)]
     canaries: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if not self.trained:
-            if self.rounds or self.noise_multiplier is not None or self.target_epsilon is not None:
-                raise ValueError("method = 'base' trains nothing: leave out rounds and noise")
             return self
-        if missing := [name for name in _NEEDED if getattr(self, name) is None]:
-            raise ValueError(f"{missing[0]} is missing: method {self.method!r} needs it")
-        if self.rounds < 1:
-            raise ValueError("rounds = 0: expected at least 1")
-        if (self.noise_multiplier is None) == (self.target_epsilon is None):
-            raise ValueError("expected exactly one of noise_multiplier and target_epsilon")
-        if self.clip_norm is None and self.private:
-            raise ValueError("clip_norm is missing: noise needs a clipping norm")
-        if self.expected_batch_size > self.population:  # type: ignore[operator]  # both are there
-            raise ValueError(
-                f"expected_batch_size = {self.expected_batch_size}: expected at most the population, "
-                f"{self.population}"
-            )
         if self.method == "grpo" and self.group_size < 2:
             raise ValueError(
                 "group_size = 1: GRPO compares completions of one prompt, so expected at least 2"
@@ -108,44 +80,22 @@ class GrpoSpec(RunSpec):
             raise ValueError(
                 f"canaries = {self.canaries}: expected at most the population, {self.population}"
             )
-        if wrong := [r for r in self.score_at if not 1 <= r <= self.rounds]:
-            raise ValueError(f"score_at = {wrong[0]}: expected rounds from 1 to {self.rounds}")
         return self
-
-    @property
-    def private(self) -> bool:
-        """Whether noise is added."""
-        return self.target_epsilon is not None or bool(self.noise_multiplier)
-
-    @property
-    def last_round(self) -> int:
-        """T of the plan."""
-        return self.rounds
 
     @property
     def variant(self) -> str:
         """The method, and the rung of the ladder where it is not the full advantage."""
         return self.method if self.advantage == "full" else f"{self.method}-{self.advantage}"
 
-    def plan(self) -> Plan | None:
-        """The plan of the run; a target epsilon is turned into its noise multiplier.
+    @property
+    def record(self) -> str:
+        """The unit in words."""
+        return UNITS[self.unit]
 
-        Raises:
-            ReproError: a value out of the accountant's range.
-        """
-        if not self.trained or self.population is None or self.expected_batch_size is None:
-            return None
-        common: dict[str, Any] = {
-            "unit": UNITS[self.unit],
-            "population": self.population,
-            "expected_batch_size": self.expected_batch_size,
-            "rounds": self.rounds,
-            "clip_norm": math.inf if self.clip_norm is None else self.clip_norm,
-            "delta": self.delta or 1 / (10 * self.population),
-        }
-        if self.target_epsilon is not None:
-            return Plan.calibrated(**common, target_epsilon=self.target_epsilon)
-        return Plan(**common, noise_multiplier=self.noise_multiplier or 0.0)
+    @property
+    def plan_delta(self) -> float:
+        """delta, 1 / (10 n) unless given."""
+        return self.delta or 1 / (10 * (self.population or 1))
 
 
 def build(spec: GrpoSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
@@ -157,7 +107,6 @@ def build(spec: GrpoSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
     from reprolib.learn.records import prompt_reader
     from reprolib.learn.trainer import Trainer as LearnTrainer
     from reprolib.lm import models
-    from reprolib.privacy.mechanism import EntropySource
     from reprolib.tasks import datasets
 
     task = replace(datasets.load(spec.task, tier=spec.tier), max_new_tokens=spec.max_new_tokens)
@@ -171,9 +120,7 @@ def build(spec: GrpoSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
     trainer = None
     if plan is not None:
         policy = models.attach_lora(policy, seed=spec.seed)
-        private = spec.entropy == "private"
-        # the digest as seed: two research runs share neither coins nor noise, whatever their seed
-        entropy = EntropySource.private() if private else EntropySource.research(int(spec.digest, 16))
+        entropy = entropy_source(spec)
         record_map = _record_map(spec, policy, engine, task, prompt, entropy)
         trainer = LearnTrainer[Any](
             policy, record_map, records(spec, task.train), plan, entropy,
@@ -210,15 +157,19 @@ def _record_map(
     prompts: "PromptReader",
     entropy: "EntropySource",
 ) -> "RecordMap[Record]":
-    from reprolib.learn import grpo, sft
+    from reprolib.learn import grpo, ranks, sft
 
     if spec.method == "gold_sft":
         return sft.Imitation(policy, task, sft.gold_targets(policy, task.train), prompts=prompts)
     if spec.method == "filtered_sft":
-        targets = sft.filtered_targets(
-            policy, engine, task, task.train, group_size=spec.group_size, temperature=spec.temperature,
-            entropy=entropy, prompts=prompts,
-        )  # fmt: skip
+        # drawn in one place: a record has one target, whichever process reads it
+        targets = None
+        if ranks.rank() == 0:
+            targets = sft.filtered_targets(
+                policy, engine, task, task.train, group_size=spec.group_size, temperature=spec.temperature,
+                entropy=entropy, prompts=prompts,
+            )  # fmt: skip
+        targets = ranks.from_first(targets)
         return sft.Imitation(policy, task, targets, prompts=prompts)
     return grpo.GroupPolicyGradient(
         policy, engine, task, group_size=spec.group_size, temperature=spec.temperature,

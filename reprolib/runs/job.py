@@ -5,8 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from reprolib.runs.spec import RunSpec
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from reprolib.privacy.mechanism import EntropySource
 
 
 class Trainer(Protocol):
@@ -35,7 +39,7 @@ class Job:
         score: responses to an evaluation set, a row a problem, in the set's order. Columns: problem,
             response, tokens (their number), capped, strict and rescore (1, 0, or None without a scorer), and
             value, a number such as a margin or a reward, where the set has one.
-        save_adapter: writes the trained weights to a directory.
+        save_adapter: writes the trained weights to a new directory.
         observe: what a round's metrics say of its release beside the norm; it reads public values only.
     """
 
@@ -43,3 +47,17 @@ class Job:
     score: Callable[[str], list[dict[str, Any]]]
     save_adapter: Callable[[Path], None]
     observe: Callable[["Tensor"], dict[str, float]] = lambda released: {}
+
+
+def entropy_source(spec: RunSpec) -> "EntropySource":
+    """The randomness of a run: the operating system's, or replayable.
+
+    A replayable run is seeded by its digest: two runs share neither coins nor noise, whatever their seed.
+    Of several processes each draws rollouts of its own; coins and noise are the first one's.
+    """
+    from reprolib.learn import ranks
+    from reprolib.privacy.mechanism import EntropySource
+
+    if spec.entropy == "private":
+        return EntropySource.private()
+    return EntropySource.research(int(spec.digest, 16) + ranks.rank())

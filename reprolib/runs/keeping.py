@@ -1,18 +1,19 @@
 """Results of the tiers too long to run at every build, kept in the repository with their provenance."""
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
 
 from reprolib.errors import ReproError
-from reprolib.paths import root
+from reprolib.paths import TEMPORARY, root
 from reprolib.runs.experiments import grid
-from reprolib.runs.results import Run, load
+from reprolib.runs.results import Run, checksums, load
 from reprolib.runs.spec import RunSpec
 
 # the sign of such a value, beside the released weights, is a training annotation, whatever epsilon says
 PRIVATE = ("attack_training",)
-FILES = ("spec.json", "ledger.jsonl", "metrics.jsonl", "provenance.json")
+FILES = ("spec.json", "ledger.jsonl", "metrics.jsonl")
 
 
 def directory(spec: RunSpec) -> Path:
@@ -33,14 +34,16 @@ def keep(run: Run) -> Path:
         raise ReproError(f"{run.spec.name}: a smoke run only shows that the code runs; it is not kept")
     where = directory(run.spec)
     where.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=where.parent, prefix=".writing-") as scratch:
+    with tempfile.TemporaryDirectory(dir=where.parent, prefix=TEMPORARY) as scratch:
         target = Path(scratch) / "run"
         target.mkdir()
         for name in FILES:
             if (run.directory / name).is_file():  # the base has no ledger
-                shutil.copyfile(run.directory / name, target / name)
+                (target / name).write_bytes(run.read(name))
         public = run.predictions[~run.predictions["evaluation"].isin(PRIVATE)].drop(columns="response")
         public.to_parquet(target / "predictions.parquet", index=False)
+        facts = run.provenance | {"files": checksums(target)}
+        (target / "provenance.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         shutil.rmtree(where, ignore_errors=True)
         target.replace(where)
     return where

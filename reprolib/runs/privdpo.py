@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from reprolib.errors import ReproError
 from reprolib.privacy.ledger import AnyPlan, Ledger
 from reprolib.privacy.visits import DisjointBatches, LocalPlan
-from reprolib.runs.job import Job
+from reprolib.runs.job import Job, entropy_source
 from reprolib.runs.spec import Positive, RunSpec, directory
 
 if TYPE_CHECKING:
@@ -173,16 +173,13 @@ def build(spec: PrivdpoSpec, plan: AnyPlan | None, ledger: Ledger | None) -> Job
     """
     from reprolib.learn.preference_reference import Reference
     from reprolib.lm import models
-    from reprolib.privacy.mechanism import EntropySource
 
     policy = models.load(spec.model, dtype=spec.dtype)
     train, selection, held_out, prompts = _pairs(spec, policy)
     shown = train[: spec.evaluated]
     scored = [*train, *selection, *held_out]
     reference = prior = Reference.of(policy, scored)
-    private = spec.entropy == "private"
-    # the digest as seed: two research runs share no coins, whatever their seed
-    entropy = EntropySource.private() if private else EntropySource.research(int(spec.digest, 16))
+    entropy = entropy_source(spec)
     trainer = None
     if plan is not None:
         policy.model.requires_grad_(spec.train == "full")

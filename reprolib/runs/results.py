@@ -1,5 +1,7 @@
 """Reading finished runs. Nothing here needs torch."""
 
+import hashlib
+import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,18 +41,39 @@ class Run:
     @cached_property
     def predictions(self) -> pd.DataFrame:
         """A row a response: evaluation, problem, seed, round and the columns of ``Job.score``."""
-        return pd.read_parquet(self.directory / "predictions.parquet")
+        return pd.read_parquet(io.BytesIO(self.read("predictions.parquet")))
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """A row a round: round, released_norm, and what the paper's runs observe of a release."""
-        return pd.read_json(self.directory / "metrics.jsonl", lines=True)
+        return pd.read_json(io.BytesIO(self.read("metrics.jsonl")), lines=True)
 
     @cached_property
     def ledger(self) -> ledger.Record | None:
         """What the run spent; None for the untrained base."""
-        path = self.directory / "ledger.jsonl"
-        return ledger.read(path) if path.is_file() else None
+        if not (self.directory / "ledger.jsonl").is_file():
+            return None
+        self.read("ledger.jsonl")
+        return ledger.read(self.directory / "ledger.jsonl")
+
+    def read(self, name: str) -> bytes:
+        """A file of the run as it was when the run ended.
+
+        Raises:
+            ReproError: the file is gone, or is not the one that the run wrote.
+        """
+        path = self.directory / name
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ReproError(f"cannot read {path}: {error.strerror}") from None
+        expected = self.provenance.get("files", {}).get(name)
+        if expected and hashlib.sha256(content).hexdigest() != expected:
+            raise ReproError(
+                f"{path} is not what the run wrote (its checksum differs): restore it, or delete the "
+                "directory to run again"
+            )
+        return content
 
     def epsilon(self, *, accountant: Accountant = "pld") -> float:
         """Budget of the rounds spent, replayed ones included; infinite without noise, 0 for the base."""
@@ -119,6 +142,17 @@ class Run:
         return found["value"].to_numpy(dtype=np.float64)
 
 
+def checksums(where: Path) -> dict[str, str]:
+    """SHA-256 of each file of a run, in hexadecimal; what is not part of its result is left out."""
+    found = sorted(p for p in where.rglob("*") if p.is_file())
+    names = {p: p.relative_to(where) for p in found}
+    return {
+        str(name): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path, name in names.items()
+        if name.parts[0] not in ("checkpoints", "provenance.json") and not path.name.startswith(".")
+    }
+
+
 def state(where: Path) -> State:
     """Whether a run directory is missing, unfinished, finished, or made by other sources than today's."""
     if not (where / "spec.json").is_file():
@@ -147,7 +181,9 @@ def load(where: Path, *, stale: Literal["refuse", "allow"] = "refuse") -> Run:
             f"{where} was made by other sources than today's: run it again with `reprolib run`, or load it "
             'with stale="allow"'
         )
-    return Run(where, read_spec(where / "spec.json"), _json(where / "provenance.json"))
+    run = Run(where, read_spec(where / "spec.json"), _json(where / "provenance.json"))
+    run.read("spec.json")
+    return run
 
 
 def directories(tier: str | None = None) -> Iterator[Path]:

@@ -1,6 +1,5 @@
 """Runs of SAGE and its baselines: their settings, and how task, model and method are put together."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -9,8 +8,8 @@ from pydantic import Field, model_validator
 from reprolib.errors import ReproError
 from reprolib.privacy.ledger import AnyPlan, Ledger
 from reprolib.privacy.plan import Plan
-from reprolib.runs.job import Job
-from reprolib.runs.spec import NotNegative, Positive, RunSpec
+from reprolib.runs.job import Job, entropy_source
+from reprolib.runs.spec import Positive, SampledSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,13 +30,11 @@ Shrinkage = Literal[
 ]
 SINGLE = ("dp_zo", "dpzero")  # one direction a round
 EVALUATIONS = ("evaluation", "dev")
-UNIT = "one labelled example"
 HELD = 50_000_000  # numbers of a round's directions that are held in memory rather than drawn again
-_NEEDED = ("population", "expected_batch_size", "learning_rate")
 Count = Annotated[int, Field(ge=1)]
 
 
-class SageSpec(RunSpec):
+class SageSpec(SampledSpec):
     """A run of DP-AggZO, of SAGE, which scales its releases, or of a baseline, on a classification task.
 
     Args:
@@ -49,9 +46,8 @@ class SageSpec(RunSpec):
             that reads nothing.
         num_directions: K.
         scale: mu.
-        population, expected_batch_size, rounds: n, m and T of the plan.
-        clip_norm: C, of the K-vector or of the gradient; None for no clipping, without noise only.
-        noise_multiplier, target_epsilon: exactly one; delta belongs to both.
+        clip_norm: of the K-vector or of the gradient.
+        delta: of the plan.
         learning_rate: of the step along the directions, or of AdamW.
         beta, warmup, lam, floor, min_multiplier, subtract_noise, anchored: of ``ShrinkageController``.
         train: all weights, or a LoRA adapter.
@@ -70,14 +66,7 @@ class SageSpec(RunSpec):
     style: Literal["masked", "causal"]
     num_directions: Count = 1
     scale: Positive = 1e-3
-    population: Count | None = None
-    expected_batch_size: Positive | None = None
-    rounds: Annotated[int, Field(ge=0)] = 0
-    clip_norm: Positive | None = None
-    noise_multiplier: NotNegative | None = None
-    target_epsilon: Positive | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    learning_rate: Positive | None = None
     beta: Annotated[float, Field(gt=0, le=1)] = 0.03
     warmup: Count = 50
     lam: Positive = 1.0
@@ -94,16 +83,7 @@ class SageSpec(RunSpec):
             raise ValueError(f"evaluation {wrong[0]!r}: expected one of {', '.join(EVALUATIONS)}")
         if not self.trained:
             return self
-        if missing := [name for name in _NEEDED if getattr(self, name) is None]:
-            raise ValueError(f"{missing[0]} is missing: method {self.method!r} needs it")
-        if self.rounds < 1:
-            raise ValueError("rounds = 0: expected at least 1")
-        if (self.noise_multiplier is None) == (self.target_epsilon is None):
-            raise ValueError("expected exactly one of noise_multiplier and target_epsilon")
-        private = self.target_epsilon is not None or bool(self.noise_multiplier)
-        if private and self.clip_norm is None:
-            raise ValueError("clip_norm is missing: noise needs a clipping norm")
-        if private and self.method == "mezo":
+        if self.private and self.method == "mezo":
             raise ValueError("method 'mezo' adds no noise: use 'dp_aggzo'")
         if self.method in SINGLE and self.num_directions != 1:
             raise ValueError(f"num_directions = {self.num_directions}: method {self.method!r} has one")
@@ -111,41 +91,22 @@ class SageSpec(RunSpec):
             raise ValueError(f"shrinkage = {self.shrinkage!r}: only 'dp_aggzo' releases are scaled")
         if self.shrinkage != "none" and self.warmup >= self.rounds:
             raise ValueError(f"warmup = {self.warmup}: expected fewer rounds than the run's {self.rounds}")
-        if self.expected_batch_size > self.population:  # type: ignore[operator]  # both are there
-            raise ValueError(
-                f"expected_batch_size = {self.expected_batch_size}: expected at most the population, "
-                f"{self.population}"
-            )
-        if wrong_rounds := [r for r in self.score_at if not 1 <= r <= self.rounds]:
-            raise ValueError(f"score_at = {wrong_rounds[0]}: expected rounds from 1 to {self.rounds}")
         return self
-
-    @property
-    def last_round(self) -> int:
-        """T of the plan."""
-        return self.rounds
 
     @property
     def variant(self) -> str:
         """The method, or what scales its releases."""
         return self.method if self.shrinkage == "none" else self.shrinkage
 
-    def plan(self) -> AnyPlan | None:
-        """The plan of the run; a target epsilon is turned into its noise multiplier.
+    @property
+    def record(self) -> str:
+        """One example."""
+        return "one labelled example"
 
-        Raises:
-            ReproError: a value out of the accountant's range.
-        """
-        if not self.trained or self.population is None or self.expected_batch_size is None:
-            return None
-        common: dict[str, Any] = {
-            "unit": UNIT, "population": self.population, "expected_batch_size": self.expected_batch_size,
-            "rounds": self.rounds, "delta": self.delta,
-            "clip_norm": math.inf if self.clip_norm is None else self.clip_norm,
-        }  # fmt: skip
-        if self.target_epsilon is not None:
-            return Plan.calibrated(**common, target_epsilon=self.target_epsilon)
-        return Plan(**common, noise_multiplier=self.noise_multiplier or 0.0)
+    @property
+    def plan_delta(self) -> float:
+        """Delta."""
+        return self.delta
 
 
 def build(spec: SageSpec, plan: AnyPlan | None, ledger: Ledger | None) -> Job:
@@ -156,7 +117,6 @@ def build(spec: SageSpec, plan: AnyPlan | None, ledger: Ledger | None) -> Job:
     """
     from reprolib.learn.classification import encode, load_classifier
     from reprolib.lm import models
-    from reprolib.privacy.mechanism import EntropySource
     from reprolib.tasks import classification
 
     task = classification.load(spec.task, tier=spec.tier, style=spec.style)
@@ -171,9 +131,7 @@ def build(spec: SageSpec, plan: AnyPlan | None, ledger: Ledger | None) -> Job:
             )
         policy.model.requires_grad_(spec.train == "full")
         policy = policy if spec.train == "full" else models.attach_lora(policy, seed=spec.seed)
-        private = spec.entropy == "private"
-        # the digest as seed: two research runs share neither coins nor noise, whatever their seed
-        entropy = EntropySource.private() if private else EntropySource.research(int(spec.digest, 16))
+        entropy = entropy_source(spec)
         controller = _controller(spec, plan)
         rows = encode(policy, task, task.train[: plan.population])
         loop = _loop(spec, policy, task, rows, plan, entropy, controller, ledger)
@@ -219,10 +177,10 @@ def _loop(
 ) -> "Loop[Encoded]":  # fmt: skip
     from reprolib.learn import zeroth_order
     from reprolib.learn.classification import collate, losses
+    from reprolib.learn.ranks import sampler_and_sum
     from reprolib.learn.records import RecordMap
     from reprolib.learn.trainer import AdamStep, Loop, Update
     from reprolib.lm.models import adapter_parameters
-    from reprolib.privacy.mechanism import GaussianSum, PoissonSampler
 
     def loss(batch: "Sequence[Encoded]") -> "Tensor":
         return losses(policy.model, collate(policy, task, batch))
@@ -240,10 +198,10 @@ def _loop(
         update = zeroth_order.AlongDirections(
             differences.directions, learning_rate=rate, controller=controller
         )
+    sampler, total = sampler_and_sum(plan, entropy, dimension=record_map.dimension)
     return Loop(
-        parameters, record_map, rows, entropy, sampler=PoissonSampler(plan, entropy),
-        total=GaussianSum(plan, entropy, dimension=record_map.dimension), update=update, ledger=ledger,
-    )  # fmt: skip
+        parameters, record_map, rows, entropy, sampler=sampler, total=total, update=update, ledger=ledger
+    )
 
 
 def _named(policy: "Policy") -> "dict[str, nn.Parameter]":

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from reprolib.errors import ReproError
 from reprolib.paths import root
 from reprolib.privacy.ledger import AnyPlan
+from reprolib.privacy.plan import Plan
 
 NOISE = ("noise_multiplier", "target_epsilon")  # two ways to say one thing
 
@@ -126,6 +128,90 @@ class RunSpec(BaseModel, ABC):
         """Hash of all that determines the run, in hexadecimal digits."""
         content = json.dumps(self.model_dump(exclude={"study", "arm"}), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
+
+
+class SampledSpec(RunSpec):
+    """A run that a ``Plan`` accounts for: Poisson-sampled records, one Gaussian release a round.
+
+    Args:
+        population, expected_batch_size, rounds: n, m and T of the plan.
+        clip_norm: C; None for no clipping, which needs a run without noise.
+        noise_multiplier, target_epsilon: sigma, 0 for a run without noise, or the budget that it is
+            calibrated to. Exactly one of the two.
+        learning_rate: of the optimizer.
+
+    Raises:
+        ReproError: as for ``RunSpec``.
+    """
+
+    population: Annotated[int, Field(ge=1)] | None = None
+    expected_batch_size: Positive | None = None
+    rounds: Annotated[int, Field(ge=0)] = 0
+    clip_norm: Positive | None = None
+    noise_multiplier: NotNegative | None = None
+    target_epsilon: Positive | None = None
+    learning_rate: Positive | None = None
+
+    @model_validator(mode="after")
+    def _planned(self) -> Self:
+        if not self.trained:
+            if self.rounds or self.noise_multiplier is not None or self.target_epsilon is not None:
+                raise ValueError("method = 'base' trains nothing: leave out rounds and noise")
+            return self
+        needed = ("population", "expected_batch_size", "learning_rate")
+        if missing := [name for name in needed if getattr(self, name) is None]:
+            raise ValueError(f"{missing[0]} is missing: method {self.method!r} needs it")
+        if self.rounds < 1:
+            raise ValueError("rounds = 0: expected at least 1")
+        if (self.noise_multiplier is None) == (self.target_epsilon is None):
+            raise ValueError("expected exactly one of noise_multiplier and target_epsilon")
+        if self.clip_norm is None and self.private:
+            raise ValueError("clip_norm is missing: noise needs a clipping norm")
+        if self.expected_batch_size > self.population:  # type: ignore[operator]  # both are there
+            raise ValueError(
+                f"expected_batch_size = {self.expected_batch_size}: expected at most the population, "
+                f"{self.population}"
+            )
+        if wrong := [r for r in self.score_at if not 1 <= r <= self.rounds]:
+            raise ValueError(f"score_at = {wrong[0]}: expected rounds from 1 to {self.rounds}")
+        return self
+
+    @property
+    def private(self) -> bool:
+        """Whether noise is added."""
+        return self.target_epsilon is not None or bool(self.noise_multiplier)
+
+    @property
+    def last_round(self) -> int:
+        """T of the plan."""
+        return self.rounds
+
+    @property
+    @abstractmethod
+    def record(self) -> str:
+        """What the plan protects, in words."""
+
+    @property
+    @abstractmethod
+    def plan_delta(self) -> float:
+        """Delta of the plan."""
+
+    def plan(self) -> Plan | None:
+        """The plan of the run; a target epsilon is turned into its noise multiplier.
+
+        Raises:
+            ReproError: a value out of the accountant's range.
+        """
+        if not self.trained or self.population is None or self.expected_batch_size is None:
+            return None
+        common: dict[str, Any] = {
+            "unit": self.record, "population": self.population, "rounds": self.rounds,
+            "expected_batch_size": self.expected_batch_size, "delta": self.plan_delta,
+            "clip_norm": math.inf if self.clip_norm is None else self.clip_norm,
+        }  # fmt: skip
+        if self.target_epsilon is not None:
+            return Plan.calibrated(**common, target_epsilon=self.target_epsilon)
+        return Plan(**common, noise_multiplier=self.noise_multiplier or 0.0)
 
 
 def family(paper: str) -> type[RunSpec]:

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import subprocess
@@ -399,12 +400,11 @@ def test_a_failed_write_leaves_the_old_adapter(moved, monkeypatch):
     policy, saved = moved
     before = {f.name: f.read_bytes() for f in saved.iterdir()}
 
-    def fail(tensors, path):
-        path.write_bytes(b"half")
-        raise OSError("disk full")
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(adapters, "save_file", fail)
-    with pytest.raises(OSError, match="disk full"):
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ReproError, match=r"cannot write .*No space left on device"):
         save_adapter(policy, saved)
     assert {f.name: f.read_bytes() for f in saved.iterdir()} == before
 

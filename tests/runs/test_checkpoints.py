@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import torch
 
@@ -48,7 +50,7 @@ def test_a_checkpoint_cut_while_it_was_written_is_never_under_its_final_name(tmp
     def killed(descriptor):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoints.os, "fsync", killed)
+    monkeypatch.setattr(os, "fsync", killed)
     with pytest.raises(KeyboardInterrupt):
         checkpoints.save(tmp_path, 20, state(20))
     assert not (tmp_path / "round-000020.pt").exists()

@@ -27,7 +27,7 @@ def test_a_kept_run_has_scores_ledger_and_provenance_but_no_text_and_no_weights(
     run = runs.load(runs.ensure(spec(tier="small"), build=builds()))
     where = keeping.keep(run)
     assert where == home / "data" / "results" / "small" / "dp_grpo" / run.spec.name
-    assert {p.name for p in where.iterdir()} == {*keeping.FILES, "predictions.parquet"}
+    assert {p.name for p in where.iterdir()} == {*keeping.FILES, "predictions.parquet", "provenance.json"}
     again = runs.load(where)
     assert again.correct("math").tolist() == run.correct("math").tolist()
     assert again.epsilon() == run.epsilon()
