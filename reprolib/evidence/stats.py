@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special, stats
 
 from reprolib.errors import ReproError
 
@@ -278,22 +278,29 @@ def seed_t_interval(differences: ArrayLike, *, level: float = LEVEL) -> tuple[fl
     return mean - half, mean + half
 
 
-def minimum_detectable_effect(standard_error: float, *, power: float = 0.8, level: float = LEVEL) -> float:
-    """Effect that a two-sided normal test of this standard error finds with this power, in the same unit.
+def minimum_detectable_effect(standard_error: float, *, power: float = 0.8, level: float = LEVEL,
+                              degrees_of_freedom: float | None = None) -> float:  # fmt: skip
+    """Effect that a two-sided test of this standard error finds with this power, in the same unit.
 
-    (z((1 + level) / 2) + z(power)) times the standard error; a rejection with the wrong sign is left out.
+    A normal test needs z((1 + level) / 2) + z(power) standard errors. With an error estimated from a handful
+    of runs the statistic is noncentral t, and more are needed. Rejections with the wrong sign are left out.
 
     Args:
         standard_error: of the estimate, at least 0.
-        power: probability of a rejection, in [0.5, 1).
-        level: 1 - size of the test, in [0, 1).
+        power, level: probability of a rejection, in [0.5, 1); 1 - size of the test, in [0, 1).
+        degrees_of_freedom: number of runs or pairs less 1, at least 1; None for the normal test.
 
     Raises:
         ReproError: an argument out of range.
 
-    Source: DP-GRPO, Section VII-E.
+    Source: DP-GRPO, Section VII-E (normal).
     """
     _number("standard_error", standard_error, 0, math.inf, "a finite number, at least 0")
     _number("power", power, 0.5, 1, "a power in [0.5, 1)")
     _number("level", level, 0, 1, "a level in [0, 1)")
-    return float((stats.norm.ppf((1 + level) / 2) + stats.norm.ppf(power)) * standard_error)
+    tail = (1 + level) / 2
+    if degrees_of_freedom is None:
+        return float((stats.norm.ppf(tail) + stats.norm.ppf(power)) * standard_error)
+    _number("degrees_of_freedom", degrees_of_freedom, 1, math.inf, "a finite number, at least 1")
+    critical = stats.t.ppf(tail, degrees_of_freedom)
+    return float(special.nctdtrinc(degrees_of_freedom, 1 - power, critical) * standard_error)

@@ -3,25 +3,34 @@
 Every function returns one row a seed, the same seeds for every controller, so that contrasts are paired.
 A shrunk update has a smaller step, so utility is compared with a learning rate tuned for each controller
 on other seeds than those reported (``held_out``); otherwise shrinkage would win or lose as a learning rate.
+``Classes`` is a problem of public records, whose runs may be watched.
 
 Source: SAGE, equation 20 and Figure 3 (error); Tables 1 and 2 (utility), on problems small enough to repeat.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
+from scipy import optimize
 from torch import Tensor, nn
 
 from reprolib.errors import ReproError
 from reprolib.learn.directions import Directions
 from reprolib.learn.perturbation import Stacked
 from reprolib.learn.sage import ShrinkageController
-from reprolib.learn.shrinkage import JamesStein, LateFloor, LinearDecay, PrecisionWeighted, SmoothedJamesStein
+from reprolib.learn.shrinkage import (
+    JamesStein,
+    LateFloor,
+    LinearDecay,
+    PrecisionWeighted,
+    SmoothedJamesStein,
+    energy_bias,
+)
+from reprolib.learn.shrinkage_trace import Vectors, controlled, fading
+from reprolib.learn.trainer import Loop
 from reprolib.learn.zeroth_order import AlongDirections, FiniteDifferences
 from reprolib.privacy.mechanism import EntropySource, GaussianSum, PoissonSampler
 from reprolib.privacy.plan import Plan
@@ -45,6 +54,28 @@ def _make(name: str, num_directions: int, noise_std: float, rounds: int) -> Shri
     return CONTROLLERS[name](num_directions, noise_std, rounds)
 
 
+def seen_ratio(num_directions: int, noise_to_signal: float) -> float:
+    """Noise over mean tracked energy, which the floor biases, where the true ratio is this one.
+
+    Source: SAGE, equation 9; the bias is our finding.
+    """
+    return noise_to_signal / (1 + energy_bias(num_directions, noise_to_signal))
+
+
+def true_ratio(num_directions: int, seen: float) -> float:
+    """The true noise-to-signal ratio, from 0.05 to 8,000, behind a tracked one.
+
+    Raises:
+        ReproError: a ratio that no true one in the range gives, such as one above the ceiling of this K.
+    """
+    low, high = (seen_ratio(num_directions, ratio) for ratio in (0.05, 8000.0))
+    if not low <= seen <= high:
+        raise ReproError(
+            f"a tracked ratio of {seen!r} at K = {num_directions}: expected one from {low:.3g} to {high:.3g}"
+        )
+    return float(optimize.brentq(lambda ratio: seen_ratio(num_directions, ratio) - seen, 0.05, 8000.0))
+
+
 def vector_errors(*, num_directions: int, noise_to_signal: tuple[float, float], seeds: Iterable[int],
                   rounds: int = 300, warmup: int = 50,
                   controllers: Sequence[str] = tuple(CONTROLLERS)) -> pd.DataFrame:  # fmt: skip
@@ -62,13 +93,10 @@ def vector_errors(*, num_directions: int, noise_to_signal: tuple[float, float], 
     ratios = np.geomspace(*noise_to_signal, rounds)
     rows = []
     for seed in seeds:
-        generator = np.random.default_rng(seed)
-        signal = generator.standard_normal((rounds, num_directions))
-        signal *= np.sqrt(num_directions / ratios[:, None]) / np.linalg.norm(signal, axis=1, keepdims=True)
-        released = signal + generator.standard_normal(signal.shape)
+        clean, released = fading(noise_to_signal, num_directions=num_directions, rounds=rounds, seed=seed)
         for name in (*controllers, "oracle"):
-            multipliers, energies = _follow(name, released, 1 / ratios)
-            reduction, tracking = _reductions(signal[warmup:], released[warmup:], multipliers[warmup:])
+            multipliers, energies = _scales(name, clean, released, 1 / ratios)
+            reduction, tracking = _reductions(clean[warmup:], released[warmup:], multipliers[warmup:])
             rows.append({
                 "controller": name, "num_directions": num_directions, "start": noise_to_signal[0],
                 "end": noise_to_signal[1], "seed": seed, "reduction": reduction, "tracking": tracking,
@@ -77,30 +105,26 @@ def vector_errors(*, num_directions: int, noise_to_signal: tuple[float, float], 
     return pd.DataFrame(rows)
 
 
-def _reductions(signal: NDArray[np.float64], released: NDArray[np.float64],
-                multipliers: NDArray[np.float64]) -> tuple[float, float]:  # fmt: skip
+def _reductions(clean: Vectors, released: Vectors, multipliers: Vectors) -> tuple[float, float]:
     """Percent by which the multipliers lower the squared error, without and with a free constant."""
 
-    def errors(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        constant = (x * signal).sum() / (x**2).sum()
-        return np.array([((scale * x - signal) ** 2).sum() for scale in (1.0, constant)])
+    def errors(x: Vectors) -> Vectors:
+        constant = (x * clean).sum() / (x**2).sum()
+        return np.array([((scale * x - clean) ** 2).sum() for scale in (1.0, constant)])
 
     plain, rescaled = 100 * (1 - errors(multipliers[:, None] * released) / errors(released))
     return float(plain), float(rescaled)
 
 
-def _follow(
-    name: str, released: NDArray[np.float64], energy: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _scales(name: str, clean: Vectors, released: Vectors, energy: Vectors) -> tuple[Vectors, Vectors]:
     """Multipliers and tracked energies along the releases; tau is 1."""
     if name == "oracle":
         return energy / (energy + 1), energy
     controller = _make(name, released.shape[1], 1.0, len(released))
     if controller is None:
         return np.ones(len(released)), np.full(len(released), math.nan)
-    found = [(controller.update(row), controller.energy) for row in torch.from_numpy(released)]
-    multipliers, energies = np.array(found).T
-    return multipliers, energies if controller.energy else np.full(len(released), math.nan)
+    trace = controlled(controller, clean, released)
+    return trace.multiplier, trace.energy
 
 
 def quadratic_utility(*, num_directions: int, noise_to_signal: float, learning_rates: Sequence[float],
@@ -132,9 +156,9 @@ def quadratic_utility(*, num_directions: int, noise_to_signal: float, learning_r
     return pd.DataFrame(rows)
 
 
-def _descend(controller: ShrinkageController | None, curvatures: NDArray[np.float64],
-             theta: NDArray[np.float64], num_directions: int, noise_std: float, learning_rate: float,
-             rounds: int, seed: int) -> NDArray[np.float64]:  # fmt: skip
+def _descend(controller: ShrinkageController | None, curvatures: Vectors,
+             theta: Vectors, num_directions: int, noise_std: float, learning_rate: float,
+             rounds: int, seed: int) -> Vectors:  # fmt: skip
     """Exact directional derivatives, Gaussian directions, Gaussian noise. Source: SAGE, Algorithm 1."""
     generator = np.random.default_rng(seed)
     for _ in range(rounds):
@@ -144,70 +168,6 @@ def _descend(controller: ShrinkageController | None, curvatures: NDArray[np.floa
         multiplier = 1.0 if controller is None else controller.update(torch.from_numpy(released))
         theta = theta - learning_rate * multiplier * released @ z
     return theta
-
-
-def logistic_utility(plan: Plan, *, num_directions: int, learning_rates: Sequence[float],
-                     seeds: Iterable[int], dimension: int = 20, separation: float = 2.0,
-                     controllers: Sequence[str] = tuple(CONTROLLERS)) -> pd.DataFrame:  # fmt: skip
-    """Test loss of a logistic regression of two Gaussian classes, trained by the package's own mechanism.
-
-    Args:
-        plan: one slot a training example.
-        separation: distance of the classes' means, in standard deviations.
-
-    Returns:
-        Columns controller, num_directions, learning_rate, seed; ``loss``, the mean test loss in nats over
-        2,000 examples; ``accuracy``.
-    """
-    rows = []
-    for seed in seeds:
-        problem = _Logistic(plan.population, dimension, separation, seed)
-        for name in controllers:
-            for rate in learning_rates:
-                found = problem.train(name, plan, num_directions, rate)
-                rows.append({
-                    "controller": name, "num_directions": num_directions, "learning_rate": rate,
-                    "seed": seed, **found,
-                })  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-class _Logistic:
-    """Two Gaussian classes with means at +-separation / 2 along a random direction."""
-
-    def __init__(self, count: int, dimension: int, separation: float, seed: int):
-        generator = torch.Generator().manual_seed(seed)
-        axis = nn.functional.normalize(torch.randn(dimension, generator=generator), dim=0)
-        self.labels = torch.randint(2, (count + 2000,), generator=generator) * 2.0 - 1
-        noise = torch.randn(len(self.labels), dimension, generator=generator)
-        self.inputs = noise + self.labels[:, None] * axis * separation / 2
-        self.count, self.seed = count, seed
-
-    def train(self, name: str, plan: Plan, num_directions: int, learning_rate: float) -> dict[str, Any]:
-        """Train from zero and score on the examples that were not slots."""
-        model = nn.Linear(self.inputs.shape[1], 1, bias=False)
-        nn.init.zeros_(model.weight)
-        entropy = EntropySource.research(self.seed)
-        sampler, total = PoissonSampler(plan, entropy), GaussianSum(plan, entropy, dimension=num_directions)
-        directions = Directions([model.weight], num_directions=num_directions, seed=self.seed, keep=True)
-        record_map: FiniteDifferences[int] = FiniteDifferences(
-            lambda rows: self._losses(model, rows), Stacked(directions, model, copies=2 * num_directions)
-        )
-        controller = _make(name, num_directions, plan.noise_std, plan.rounds)
-        update = AlongDirections(directions, learning_rate=learning_rate, controller=controller)
-        for _ in range(plan.rounds):
-            for block in record_map.vectors(sampler.draw().tolist()):
-                total.add(block)
-            update.apply(total.release())
-        held_out = range(self.count, len(self.labels))
-        with torch.no_grad():
-            losses = self._losses(model, held_out)
-        return {"loss": float(losses.mean()), "accuracy": float((losses < math.log(2)).float().mean())}
-
-    def _losses(self, model: nn.Linear, rows: Sequence[int]) -> Tensor:
-        index = torch.tensor(rows)
-        margins = self.labels[index] * model(self.inputs[index])[:, 0]
-        return nn.functional.softplus(-margins)
 
 
 def held_out(table: pd.DataFrame, *, value: str = "loss") -> pd.DataFrame:
@@ -235,3 +195,55 @@ def held_out(table: pd.DataFrame, *, value: str = "loss") -> pd.DataFrame:
     kept = reported[reported["learning_rate"] == chosen].reset_index(drop=True)
     ends = (table["learning_rate"].min(), table["learning_rate"].max())
     return kept.assign(edge=kept["learning_rate"].isin(ends))
+
+
+class Classes:
+    """Two Gaussian classes, told apart by a logistic regression that starts at zero; a slot is its number.
+
+    Args:
+        size: n, the slots.
+        seed: of the examples.
+        separation: distance of the classes' means, in standard deviations.
+
+    Attributes:
+        evaluations: losses of one record at one point so far.
+    """
+
+    def __init__(self, size: int, *, seed: int, separation: float = 6.0, dimension: int = 20):
+        generator = torch.Generator().manual_seed(seed)
+        axis = nn.functional.normalize(torch.randn(dimension, generator=generator), dim=0)
+        self.labels = torch.randint(2, (size,), generator=generator) * 2.0 - 1
+        self.inputs = torch.randn(size, dimension, generator=generator)
+        self.inputs += self.labels[:, None] * axis * separation / 2
+        self.model = nn.Linear(dimension, 1, bias=False)
+        nn.init.zeros_(self.model.weight)
+        self.evaluations = 0
+
+    def loss(self, rows: Sequence[int]) -> Tensor:
+        """Logistic losses in nats, [n]."""
+        self.evaluations += len(rows)
+        index = torch.as_tensor(rows)
+        return nn.functional.softplus(-self.labels[index] * self.model(self.inputs[index])[:, 0])
+
+    def record_map(self, *, num_directions: int, seed: int) -> tuple[FiniteDifferences[int], Directions]:
+        """Finite differences along the directions of this seed, and the directions."""
+        directions = Directions([self.model.weight], num_directions=num_directions, seed=seed, keep=True)
+        perturbed = Stacked(directions, self.model, copies=2 * num_directions)
+        return FiniteDifferences(self.loss, perturbed), directions
+
+    def clip_norm(self, *, num_directions: int, quantile: float = 0.9) -> float:
+        """A clipping norm from public records: this quantile of the norms of their K-vectors at the start."""
+        record_map, _ = self.record_map(num_directions=num_directions, seed=0)
+        vectors = torch.cat(list(record_map.vectors(range(len(self.labels)))))
+        return float(vectors.norm(dim=1).quantile(quantile))
+
+    def loop(self, plan: Plan, *, num_directions: int, learning_rate: float, seed: int,
+             controller: ShrinkageController | None = None) -> Loop[int]:  # fmt: skip
+        """DP-AggZO on these classes; the seed gives directions, coins and noise, so there is no guarantee."""
+        source = EntropySource.research(seed)
+        record_map, directions = self.record_map(num_directions=num_directions, seed=seed)
+        return Loop(
+            list(self.model.parameters()), record_map, range(len(self.labels)), source,
+            sampler=PoissonSampler(plan, source), total=GaussianSum(plan, source, dimension=num_directions),
+            update=AlongDirections(directions, learning_rate=learning_rate, controller=controller),
+        )  # fmt: skip

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
 
 from reprolib.errors import ReproError
 from reprolib.evidence import published
@@ -366,6 +367,29 @@ def test_a_normal_test_rejects_an_effect_of_the_mde_with_the_power_asked_for(se,
     assert scipy.stats.norm.sf(critical - effect / se) == pytest.approx(power, abs=1e-9)
 
 
+@pytest.mark.parametrize("power", [0.8, 0.9])
+@pytest.mark.parametrize("pairs", [3, 4, 6, 8, 12, 30, 200])
+def test_an_mde_over_a_handful_of_seeds_is_that_of_the_students_test_of_statsmodels(pairs, power):
+    effect = minimum_detectable_effect(1 / math.sqrt(pairs), power=power, degrees_of_freedom=pairs - 1)
+    theirs = TTestPower().power(effect, nobs=pairs, alpha=0.05, alternative="two-sided")
+    assert theirs == pytest.approx(power, abs=1e-5)
+
+
+@given(freedom=st.integers(1, 60), power=st.floats(0.5, 0.95), level=st.floats(0.9, 0.99))
+def test_a_students_test_rejects_an_effect_of_the_mde_with_the_power_asked_for(freedom, power, level):
+    effect = minimum_detectable_effect(1.0, power=power, level=level, degrees_of_freedom=freedom)
+    critical = scipy.stats.t.isf((1 - level) / 2, freedom)
+    assert scipy.stats.nct.sf(critical, freedom, effect) == pytest.approx(power, abs=1e-5)
+
+
+def test_few_seeds_detect_less_than_a_normal_test_says_and_many_detect_as_much():
+    few, more, many = (minimum_detectable_effect(1.0, degrees_of_freedom=n) for n in (2, 5, 2000))
+    normal = minimum_detectable_effect(1.0)
+    assert few > 2 * normal
+    assert few > more > many > normal
+    assert many == pytest.approx(normal, rel=2e-3)
+
+
 def test_a_contrasts_mde_is_2_80_standard_errors():
     found = paired_contrast(*arms(100), draws=10, seed=0)
     assert found.mde == pytest.approx(2.8015852 * found.standard_error)
@@ -453,6 +477,7 @@ def test_a_seed_interval_needs_two_finite_differences_and_a_level(values, level,
     [
         {"standard_error": -1.0}, {"standard_error": math.nan}, {"standard_error": math.inf},
         {"power": 80}, {"power": 0.2}, {"level": 1.0}, {"level": math.nan},
+        {"degrees_of_freedom": 0}, {"degrees_of_freedom": math.nan},
     ],
 )  # fmt: skip
 def test_a_detectable_effect_out_of_range_is_refused_with_the_range(changes):

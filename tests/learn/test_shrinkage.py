@@ -12,7 +12,6 @@ from reprolib.errors import ReproError
 from reprolib.learn import shrinkage, shrinkage_study
 from reprolib.learn.sage import ShrinkageController
 from reprolib.learn.shrinkage import JamesStein, LateFloor, OneStep, PrecisionWeighted, SmoothedJamesStein
-from reprolib.privacy.plan import Plan
 
 # --- equations 8 and 16 to 18
 
@@ -198,16 +197,6 @@ def test_every_controller_sees_the_same_seeds_and_the_best_rate_is_chosen_on_oth
     assert set(kept["learning_rate"]) == {0.1}
     assert kept["edge"].all()
     assert (kept["loss"] < 0.6).all()
-
-
-def test_a_private_logistic_regression_learns_under_every_controller():
-    plan = Plan(
-        unit="one example", population=400, expected_batch_size=64, rounds=60, clip_norm=0.5,
-        noise_multiplier=0.7, delta=1e-5,
-    )  # fmt: skip
-    table = shrinkage_study.logistic_utility(plan, num_directions=8, learning_rates=(0.3,), seeds=[0])
-    assert set(table["controller"]) == set(shrinkage_study.CONTROLLERS)
-    assert (table.set_index("controller")["accuracy"].drop("smoothed james-stein") > 0.7).all()
 
 
 def test_the_study_refuses_unknown_controllers_and_a_single_seed():
