@@ -174,7 +174,7 @@ def held_out(table: pd.DataFrame, *, value: str = "loss") -> pd.DataFrame:
     """Choose each controller's learning rate on half of the seeds and keep its rows of the other half.
 
     Args:
-        table: of ``quadratic_utility`` or ``logistic_utility``, at least two seeds.
+        table: of ``quadratic_utility``, at least two seeds.
         value: the column whose mean is made small.
 
     Returns:

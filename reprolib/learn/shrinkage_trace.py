@@ -79,11 +79,16 @@ def watch(loop: Loop[Any]) -> Trace:
     Coins, noise and weights are those of the loop run alone. Its records must be public.
 
     Raises:
-        ReproError: a loop that releases no Gaussian sum or does not move along directions.
+        ReproError: private noise, beside which a clean vector must not be shown; a loop that releases no
+            Gaussian sum or does not move along directions.
 
     Source: SAGE, Figures 1 and 3.
     """
     total, update = loop.sum, loop.update
+    if not loop.entropy.replayable:
+        raise ReproError(
+            "a loop with private noise: its clean vector is private too; watch one with a research source"
+        )
     if not isinstance(total, GaussianSum) or not isinstance(update, AlongDirections):
         raise ReproError(
             f"a loop of {type(total).__name__} and {type(update).__name__}: expected a Gaussian sum that "

@@ -10,6 +10,7 @@ from reprolib.errors import ReproError
 from reprolib.learn import shrinkage_study, shrinkage_trace
 from reprolib.learn.sage import ShrinkageController
 from reprolib.learn.shrinkage import LinearDecay
+from reprolib.privacy.mechanism import EntropySource
 from reprolib.privacy.plan import Plan
 
 PLAN = Plan(
@@ -60,6 +61,13 @@ def test_a_controller_changes_no_coin_no_noise_and_no_number_of_losses_of_a_run(
     assert scaled.multiplier.min() < 1
     assert (plain.multiplier == 1).all()
     assert np.isnan(plain.energy).all()
+
+
+def test_a_loop_with_private_noise_cannot_be_watched():
+    _, loop = loop_of()
+    loop.entropy = EntropySource.private()
+    with pytest.raises(ReproError, match="a loop with private noise: its clean vector is private too"):
+        shrinkage_trace.watch(loop)
 
 
 def test_a_loop_that_does_not_move_along_directions_cannot_be_watched():
