@@ -126,30 +126,32 @@ class Directions:
     def _all(self, index: int) -> Tensor:
         """All directions of the round over tensor ``index``, held, [K, numbers]."""
         if self._kept[0] != self.round:
-            rows = (
-                torch.stack(
-                    [torch.cat([z.clone() for z in self._draw(k, i)]) for k in range(self.num_directions)]
-                )
-                for i in range(len(self.parameters))
-            )
-            self._kept = (self.round, list(rows))
+            held = [torch.empty(self.num_directions, p.numel(), device=p.device) for p in self.parameters]
+            for i, rows in enumerate(held):
+                for k, row in enumerate(rows):
+                    for _ in self._draw(k, i, into=row):
+                        pass
+            self._kept = (self.round, held)
         return self._kept[1][index]
 
-    def _draw(self, k: int, index: int) -> Iterator[Tensor]:
+    def _draw(self, k: int, index: int, into: Tensor | None = None) -> Iterator[Tensor]:
+        """Direction k over tensor ``index``, chunk by chunk: in one buffer, or in a row that holds it all."""
         radius = self._radius(k) if self.distribution == "sphere" else 1.0
-        for z in self._normal(k, index):
+        for z in self._normal(k, index, into):
             if self.distribution == "rademacher":
                 z.copy_(z >= 0).mul_(2).sub_(1)
             yield z.mul_(radius) if radius != 1.0 else z
 
-    def _normal(self, k: int, index: int) -> Iterator[Tensor]:
+    def _normal(self, k: int, index: int, into: Tensor | None = None) -> Iterator[Tensor]:
         tensor = self.parameters[index]
         counter = (self.round * self.num_directions + k) * len(self.parameters) + index
         generator = torch.Generator(device=tensor.device)
         generator.manual_seed((self._start + counter) * MIXER % 2**64)
-        buffer = torch.empty(min(CHUNK, tensor.numel()), device=tensor.device)
-        for start in range(0, tensor.numel(), CHUNK):
-            yield buffer[: tensor.numel() - start].normal_(generator=generator)
+        count = tensor.numel()
+        buffer = torch.empty(min(CHUNK, count), device=tensor.device) if into is None else into
+        for start in range(0, count, CHUNK):
+            place = 0 if into is None else start
+            yield buffer[place : place + min(CHUNK, count - start)].normal_(generator=generator)
 
     def _radius(self, k: int) -> float:
         """What takes a normal vector to the sphere of radius sqrt(d)."""

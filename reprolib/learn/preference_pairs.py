@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from reprolib.errors import ReproError
-from reprolib.lm.logprobs import by_completion, log_probabilities, pack, packed_length
+from reprolib.lm.logprobs import by_completion, length_blocks, log_probabilities, pack, packed_length
 from reprolib.lm.models import Policy, encode
 from reprolib.tasks.preference_pair import Preference
 
@@ -128,15 +128,7 @@ def check_pairs(policy: Policy, pairs: Sequence[Pair]) -> None:
 
 def blocks(pairs: Sequence[Pair], batch_tokens: int) -> Iterator[list[int]]:
     """Indices of pairs of similar length, each block within ``batch_tokens`` positions."""
-    lengths = [packed_length(p.prompt, (p.first, p.second)) for p in pairs]
-    block: list[int] = []
-    for index in sorted(range(len(pairs)), key=lengths.__getitem__):
-        if block and (len(block) + 1) * lengths[index] > batch_tokens:
-            yield block
-            block = []
-        block.append(index)
-    if block:
-        yield block
+    return length_blocks([packed_length(p.prompt, (p.first, p.second)) for p in pairs], batch_tokens)
 
 
 def response_log_probabilities(model: Any, pairs: Sequence[Pair]) -> Tensor:

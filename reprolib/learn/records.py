@@ -4,18 +4,18 @@ A record is a list of prompt groups: one group for the prompt as the unit, all g
 the contributor. Whatever happens inside a record, its vector is one row, and that row is clipped once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from reprolib.errors import ReproError
-from reprolib.lm.logprobs import Packed, log_probabilities, pack, packed_length
-from reprolib.lm.models import Policy, adapter_parameters, base, encode
+from reprolib.lm.adapters import ADAPTER, adapter_parameters, as_linear, can_merge, lora_layers
+from reprolib.lm.logprobs import Packed, length_blocks, log_probabilities, pack, packed_length
+from reprolib.lm.models import Policy, encode
 from reprolib.privacy.mechanism import EntropySource
 from reprolib.tasks.datasets import Problem, Task
 
@@ -59,12 +59,20 @@ def merged(group: Group) -> Group:
     return Group(group.prompt, tuple(found), means, tuple(map(len, found.values())))
 
 
-def prompt_reader(policy: Policy, task: Task) -> PromptReader:
-    """The tokens of a problem's prompt, each read by the tokenizer once."""
+def prompt_reader(
+    policy: Policy, task: Task, known: dict[Problem, tuple[int, ...]] | None = None
+) -> PromptReader:
+    """The tokens of a problem's prompt, each read by the tokenizer once.
 
-    @cache
+    Args:
+        known: prompts read before, by the same tokenizer for the same task; what is read now is added.
+    """
+    read = {} if known is None else known
+
     def prompt(problem: Problem) -> tuple[int, ...]:
-        return tuple(encode(policy, task.messages(problem)))
+        if problem not in read:
+            read[problem] = tuple(encode(policy, task.messages(problem)))
+        return read[problem]
 
     return prompt
 
@@ -92,7 +100,8 @@ class GroupGradients:
                  batch_tokens: int = 4096, chunk: int | None = None):  # fmt: skip
         self.policy, self.token_loss, self.reference = policy, token_loss, reference
         self.method, self.batch_tokens, self.chunk = method, batch_tokens, chunk
-        self.parameters = adapter_parameters(policy.model)
+        self.parameters, self.layers = adapter_parameters(policy.model), lora_layers(policy.model)
+        self.merge = can_merge(self.layers)
         self.dimension = sum(p.numel() for p in self.parameters.values())
 
     def __call__(self, records: Sequence[Sequence[Group]]) -> Iterator[Tensor]:
@@ -112,36 +121,22 @@ class GroupGradients:
             yield from (([place], self._one(record)[None]) for place, record in enumerate(records))
             return
         smaller = [[merged(group) for group in record] for record in records]
-        for block in self._blocks(smaller):
+        lengths = [_longest(record) for record in smaller]
+        for block in length_blocks(lengths, self.batch_tokens, list(map(len, smaller))):
             yield block, self._many([smaller[place] for place in block])
-
-    def _blocks(self, records: Sequence[Sequence[Group]]) -> Iterator[list[int]]:
-        """Places of records of similar length, each block within ``batch_tokens`` positions."""
-        block: list[int] = []
-        rows = 0
-        lengths = [_longest(record) for record in records]
-        for place in sorted(range(len(records)), key=lengths.__getitem__):
-            if block and (rows + len(records[place])) * lengths[place] > self.batch_tokens:
-                yield block
-                block, rows = [], 0
-            block.append(place)
-            rows += len(records[place])
-        if block:
-            yield block
 
     def _many(self, records: list[Sequence[Group]]) -> Tensor:
         groups, owner, share = _flatten(records)
         if not groups:
             return torch.zeros(len(records), self.dimension)
-        with _taps(self.policy.model, self.parameters) as taps:
-            losses = self._losses(groups)
+        with _taps(self.layers) as taps:
+            losses = self._losses(groups, merge=self.merge)
         outputs = [output for _, output in taps.values()]
         upstream = torch.autograd.grad((losses * losses.new_tensor(share)).sum(), outputs)
-        blocks = [
-            torch.bmm(up.transpose(1, 2), inputs).flatten(1)
-            for (inputs, _), up in zip(taps.values(), upstream, strict=True)
-        ]
-        by_group = torch.cat(blocks, dim=1)
+        blocks: dict[str, Tensor] = {}
+        for (name, (inputs, _)), up in zip(taps.items(), upstream, strict=True):
+            blocks |= _factors(name, self.layers[name], inputs, up)
+        by_group = torch.cat([blocks[name].flatten(1) for name in self.parameters], dim=1)
         rows = by_group.new_zeros(len(records), self.dimension)
         return rows.index_add_(0, torch.tensor(owner, device=rows.device), by_group)
 
@@ -154,21 +149,22 @@ class GroupGradients:
         for group, _, share in zip(*_flatten([record]), strict=True):
             for piece in _chunks(group, self.chunk):
                 weight = share * len(piece.completions) / len(group.completions)
-                loss = weight * self._losses([piece]).sum()
+                loss = weight * self._losses([piece], merge=False).sum()
                 torch._foreach_add_(total, list(torch.autograd.grad(loss, list(self.parameters.values()))))
         return torch.cat([t.flatten() for t in total])
 
-    def _losses(self, groups: Sequence[Group]) -> Tensor:
-        """Loss of each group, [groups]."""
+    def _losses(self, groups: Sequence[Group], *, merge: bool) -> Tensor:
+        """Loss of each group, [groups]; with ``merge`` no gradient reaches the adapter's own weights."""
         model = self.policy.model
         packed = pack([(g.prompt, g.completions) for g in groups]).to(model.device)
         reference = torch.zeros(())
         if self.reference:
-            with torch.no_grad(), base(self.policy):
+            with torch.no_grad(), as_linear(self.layers, adapter=False):
                 reference = log_probabilities(model, packed)
-        logp = log_probabilities(model, packed)
-        advantages, weights = _token_table(groups, packed, logp.dtype)
-        return (weights * self.token_loss(logp, reference, advantages)).sum(1)
+        with as_linear(self.layers, adapter=True) if merge else nullcontext():
+            logp = log_probabilities(model, packed)
+        advantages, weights = _token_table(groups, packed)
+        return (weights.to(logp) * self.token_loss(logp, reference, advantages.to(logp))).sum(1)
 
 
 def _longest(record: Sequence[Group]) -> int:
@@ -194,26 +190,39 @@ def _chunks(group: Group, size: int | None) -> Iterator[Group]:
         yield Group(group.prompt, group.completions[part], group.advantages[part])
 
 
-def _token_table(groups: Sequence[Group], packed: Packed, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Advantage and weight n_g / (G L_g) of each token, both [groups, tokens]; 0 where there is none."""
-    device = packed.valid.device
-    advantages, weights = (torch.zeros(packed.valid.shape, dtype=dtype, device=device) for _ in range(2))
-    for row, group in enumerate(groups):
-        lengths = torch.tensor([len(c) for c in group.completions], device=device)
-        tokens = int(lengths.sum())
-        each = torch.tensor(group.advantages, dtype=dtype, device=device)
-        advantages[row, :tokens] = each.repeat_interleave(lengths)
-        counts = torch.tensor(group.counts or (1,) * len(lengths), dtype=dtype, device=device)
-        weights[row, :tokens] = (counts / (counts.sum() * lengths)).repeat_interleave(lengths)
-    return advantages, weights
+def _token_table(groups: Sequence[Group], packed: Packed) -> tuple[Tensor, Tensor]:
+    """Advantage and weight n_g / (G L_g) of each token, binary64, both [groups, tokens]; 0 for no token."""
+    advantages: list[list[float]] = []
+    weights: list[list[float]] = []
+    for group in groups:
+        counts = group.counts or (1,) * len(group.completions)
+        lengths = list(map(len, group.completions))
+        each = [count / (sum(counts) * length) for count, length in zip(counts, lengths, strict=True)]
+        for rows, values in ((advantages, group.advantages), (weights, each)):
+            row = [value for value, length in zip(values, lengths, strict=True) for _ in range(length)]
+            rows.append(row + [0.0] * (packed.valid.shape[1] - len(row)))
+    return torch.tensor(advantages, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64)
+
+
+def _factors(name: str, layer: Any, inputs: Tensor, upstream: Tensor) -> dict[str, Tensor]:
+    """Gradients of a projection's A and B by row, from its inputs x and the gradient g at its output.
+
+    The output is W x + s B A x, so they are s sum_t (B^T g_t) x_t^T and s sum_t g_t (A x_t)^T.
+    """
+    first, second = layer.lora_A[ADAPTER].weight.detach(), layer.lora_B[ADAPTER].weight.detach()
+    scaling, x, g = layer.scaling[ADAPTER], inputs.to(first), upstream.to(second)
+    return {
+        f"{name}.lora_A.{ADAPTER}.weight": scaling * torch.bmm((g @ second).transpose(1, 2), x),
+        f"{name}.lora_B.{ADAPTER}.weight": scaling * torch.bmm(g.transpose(1, 2), x @ first.T),
+    }
 
 
 @contextmanager
-def _taps(model: Any, parameters: dict[str, Any]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
-    """Inputs and outputs of the adapter's linear maps during one forward pass under grad.
+def _taps(layers: Mapping[str, Any]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+    """Inputs and outputs of the adapted projections during one forward pass under grad.
 
     Raises:
-        ReproError: a map was called twice, or not at all: its parameter's gradient would be incomplete.
+        ReproError: a projection was called twice, or not at all: its gradient would be incomplete.
     """
     taps: dict[str, tuple[Tensor, Tensor]] = {}
 
@@ -227,15 +236,12 @@ def _taps(model: Any, parameters: dict[str, Any]) -> Iterator[dict[str, tuple[Te
 
         return hook
 
-    modules = {name: model.get_submodule(name.removesuffix(".weight")) for name in parameters}
-    handles = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
+    handles = [module.register_forward_hook(keep(name)) for name, module in layers.items()]
     try:
         yield taps
     finally:
         for handle in handles:
             handle.remove()
-    missing = set(parameters) - set(taps)
+    missing = set(layers) - set(taps)
     if missing:
         raise ReproError(f"{sorted(missing)[0]} was not used in the forward pass: its gradient is unknown")
-    for name in parameters:  # the parameters' order is the vector's order
-        taps[name] = taps.pop(name)

@@ -262,7 +262,7 @@ def _chunked_loss(policy: Policy, group: Group, size: int | None) -> float:
         part = slice(start, start + step)
         piece = Group(group.prompt, group.completions[part], group.advantages[part])
         share = len(piece.completions) / len(group.completions)
-        total += share * gradients._losses([piece]).item()
+        total += share * gradients._losses([piece], merge=False).item()
     return total
 
 

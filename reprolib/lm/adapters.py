@@ -7,10 +7,15 @@ Source: DP-GRPO, Section III-C (LoRA) and Appendix C-A (rank, alpha, modules).
 """
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -54,6 +59,47 @@ def adapter_parameters(model: Any) -> dict[str, nn.Parameter]:
     if len({id(p) for _, p in named}) != len(named):
         raise ReproError("adapter weights are shared by several modules: expected one pair A, B a projection")
     return dict(named)
+
+
+def lora_layers(model: nn.Module) -> dict[str, Any]:
+    """The adapted projections of a model by name, in the model's order."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+
+
+def can_merge(layers: Mapping[str, Any]) -> bool:
+    """Whether adding base and adapter loses nothing: all are in one precision, float32 or wider."""
+    return all(
+        type(layer.base_layer) is nn.Linear
+        and layer.base_layer.weight.dtype == layer.lora_A[ADAPTER].weight.dtype
+        and layer.base_layer.weight.dtype in (torch.float32, torch.float64)
+        for layer in layers.values()
+    )
+
+
+@contextmanager
+def as_linear(layers: Mapping[str, Any], *, adapter: bool) -> Iterator[None]:
+    """Inside, each adapted projection is one linear map: the base's, or base plus adapter.
+
+    One matrix product instead of three, and nothing of PEFT's switching. The merged weights are constants
+    that ask for a gradient, so that gradients flow back to whatever reads a projection's output.
+
+    Args:
+        layers: of ``lora_layers``, which may be merged where ``adapter`` is set (``can_merge``).
+        adapter: whether the adapter counts.
+    """
+    try:
+        for layer in layers.values():
+            forward = layer.base_layer.forward
+            if adapter:
+                weight = layer.base_layer.weight.detach() + layer.get_delta_weight(ADAPTER).detach()
+                forward = partial(
+                    nn.functional.linear, weight=weight.requires_grad_(), bias=layer.base_layer.bias
+                )
+            vars(layer)["forward"] = forward
+        yield
+    finally:
+        for layer in layers.values():
+            vars(layer).pop("forward", None)
 
 
 def _refuse_module(name: str) -> None:

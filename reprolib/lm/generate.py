@@ -157,7 +157,7 @@ class TransformersEngine:
         row = alive // copies  # completions that agree so far read one row of the cache
         for step in range(sampling.max_new_tokens):
             u = None if uniform is None else uniform[alive, step]
-            chosen = choose(logits[row], sampling.temperature, u)
+            chosen = choose(logits, row, sampling.temperature, u)
             tokens[alive, step] = chosen
             keep = chosen != end
             if not bool(keep.any()) or step + 1 == sampling.max_new_tokens:
@@ -186,17 +186,18 @@ def _padded(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-def choose(logits: Tensor, temperature: float, uniform: Tensor | None) -> Tensor:
-    """The next token of each row: the most likely one at temperature 0, else the inverse CDF at ``uniform``.
+def choose(logits: Tensor, row: Tensor, temperature: float, uniform: Tensor | None) -> Tensor:
+    """The next token of each completion: the likeliest at temperature 0, else the inverse CDF at ``uniform``.
 
     Args:
         logits: shape [rows, vocabulary].
+        row: the row of logits that each completion reads, [completions].
         temperature: divides the logits; 0 is greedy.
-        uniform: shape [rows], binary64 in [0, 1).
+        uniform: shape [completions], binary64 in [0, 1).
     """
     if temperature == 0 or uniform is None:
-        return logits.argmax(-1)
-    cumulative = (logits.double() / temperature).softmax(-1).cumsum(-1)
+        return logits.argmax(-1)[row]
+    cumulative = (logits.double() / temperature).softmax(-1).cumsum(-1)[row]
     below = cumulative <= uniform[:, None] * cumulative[:, -1:]
     return below.sum(-1).clamp(max=logits.shape[1] - 1)
 

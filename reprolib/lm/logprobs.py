@@ -5,7 +5,7 @@ and its positions go on from the prompt, so each log-probability is that of the 
 completion alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from reprolib.errors import ReproError
 
 HEAD_ENTRIES = 2**25  # logits held at once: tokens times vocabulary
+PADDING = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,32 @@ class Packed:
 def packed_length(prompt: Sequence[int], completions: Sequence[Sequence[int]]) -> int:
     """Input positions of a group's row: no position for a last token, which predicts nothing."""
     return len(prompt) + sum(len(c) - 1 for c in completions)
+
+
+def length_blocks(
+    lengths: Sequence[int], batch_tokens: int, rows: Sequence[int] | None = None
+) -> Iterator[list[int]]:
+    """Indices of items of similar length, in blocks of at most ``batch_tokens`` positions.
+
+    A block is closed where padding would take more than ``PADDING`` of these: another pass costs less.
+
+    Args:
+        lengths: positions of an item's longest row.
+        batch_tokens: positions of a block, padding included; an item that is longer is a block of its own.
+        rows: rows of each item; one if None.
+    """
+    block: list[int] = []
+    height = filled = 0
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        more, length = rows[index] if rows else 1, lengths[index]
+        padding = height * length - filled
+        if block and ((height + more) * length > batch_tokens or padding > PADDING * batch_tokens):
+            yield block
+            block, height, filled = [], 0, 0
+        block.append(index)
+        height, filled = height + more, filled + more * length
+    if block:
+        yield block
 
 
 def pack(groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> Packed:

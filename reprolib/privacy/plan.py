@@ -15,6 +15,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any, Self
 
 from reprolib.errors import ReproError
@@ -22,6 +23,7 @@ from reprolib.privacy import accounting
 from reprolib.privacy.accounting import Accountant
 from reprolib.privacy.losses import check_parameters
 
+_calibrated_noise = cache(accounting.calibrate_noise_multiplier)  # the runs of a study ask for the same
 ADJACENCY = "add or remove one record"
 SAMPLING = "Poisson: an independent coin for every slot in every round"
 NOT_COVERED = (
@@ -85,7 +87,7 @@ class Plan:
             unit=unit, population=population, expected_batch_size=expected_batch_size, rounds=rounds,
             clip_norm=clip_norm, noise_multiplier=0.0, delta=delta,
         )  # fmt: skip
-        sigma = accounting.calibrate_noise_multiplier(
+        sigma = _calibrated_noise(
             sampling_rate=noiseless.sampling_rate, rounds=rounds, target_epsilon=target_epsilon, delta=delta
         )
         return cls(**{**asdict(noiseless), "noise_multiplier": sigma})

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -113,7 +114,7 @@ def build(spec: GrpoSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
     policy = models.load(spec.model, dtype=spec.dtype)
     sets = {name: _evaluation_set(spec, task, name) for name in spec.evaluation}
     problems = [*task.train, *(p for _, problems in sets.values() for p in problems)]
-    prompt = prompt_reader(policy, task)
+    prompt = prompt_reader(policy, task, _prompts(spec.model, spec.task, spec.tier))
     prompts = [prompt(problem) for problem in problems]
     models.check_prompts(policy, prompts, spec.max_new_tokens, [problem.id for problem in problems])
     engine = _engine(spec, policy, longest=max(map(len, prompts)))
@@ -131,6 +132,12 @@ def build(spec: GrpoSpec, plan: Plan | None, ledger: Ledger | None) -> Job:
         score=lambda name: _score(spec, policy, engine, *sets[name], prompt),
         save_adapter=lambda folder: models.save_adapter(policy, folder),
     )
+
+
+@lru_cache(maxsize=4)
+def _prompts(model: str, task: str, tier: str) -> "dict[Problem, tuple[int, ...]]":
+    """Prompts in tokens that the runs of a study share: one dictionary for each model and task."""
+    return {}
 
 
 def _engine(spec: GrpoSpec, policy: "Policy", *, longest: int) -> "Engine":

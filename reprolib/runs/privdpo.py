@@ -1,6 +1,7 @@
 """Runs of PrivDPO and its competitors: their settings, and how pairs, model and method are put together."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -28,6 +29,7 @@ KEPT = ("kept", "rr")  # bits randomised once, before the first round
 OPEN = ("sft", "dpo")  # annotations used as they are
 EVALUATIONS = ("pairs", "selection", "attack_pairs", "attack_training", "generations")
 _NEEDED = ("population", "batch_size", "learning_rate")
+_PRIORS: "dict[tuple[str, str, str], Reference]" = {}  # by model, its dtype, and a digest of the pairs
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -176,7 +178,7 @@ def build(spec: PrivdpoSpec, plan: AnyPlan | None, ledger: Ledger | None) -> Job
     train, selection, held_out, prompts = _pairs(spec, policy)
     shown = train[: spec.evaluated]
     scored = [*train, *selection, *held_out]
-    reference = prior = Reference.of(policy, scored)
+    reference = prior = _prior(spec, policy, scored)
     entropy = entropy_source(spec)
     trainer = None
     if plan is not None:
@@ -191,7 +193,7 @@ def build(spec: PrivdpoSpec, plan: AnyPlan | None, ledger: Ledger | None) -> Job
         "selection": lambda: _margins(spec, policy, selection, reference),
         "attack_pairs": lambda: _attack(spec, policy, held_out, prior),
         "attack_training": lambda: _attack(spec, policy, shown, prior),
-        "generations": lambda: _generations(spec, policy, prompts),
+        "generations": lambda: _generations(spec, policy, prompts, held_out),
     }
 
     def save(folder: Path) -> None:
@@ -209,11 +211,12 @@ def _pairs(
 
     data = load_preferences(spec.task, tier=spec.tier)
     limit = min(spec.max_tokens or 10**9, policy.model.config.max_position_embeddings)
+    known = _encoded(spec.model, spec.task, spec.tier)
 
     def first(records: "Sequence[Preference]", count: int) -> "list[tuple[Preference, Pair]]":
         found: list[tuple[Preference, Pair]] = []
         for record in records:
-            pair = encode_pair(policy, record)
+            pair = known.get(record) or known.setdefault(record, encode_pair(policy, record))
             if len(pair.prompt) + max(len(pair.first), len(pair.second)) <= limit:
                 found.append((record, pair))
             if len(found) == count:
@@ -231,6 +234,24 @@ def _pairs(
         )
     train, selection = pool[:population], pool[population:]
     return train, selection, [pair for _, pair in held_out], [record for record, _ in held_out]
+
+
+@lru_cache(maxsize=1)
+def _encoded(model: str, task: str, tier: str) -> "dict[Preference, Pair]":
+    """Pairs in tokens that the runs of a study share: one dictionary for each model and data set."""
+    return {}
+
+
+def _prior(spec: PrivdpoSpec, policy: "Policy", pairs: "list[Pair]") -> "Reference":
+    """The base as the reference of these pairs, which the runs of a study share."""
+    from reprolib.learn.preference_pairs import data_digest
+    from reprolib.learn.preference_reference import Reference
+
+    key = (spec.model, spec.dtype, data_digest(pairs))
+    if key not in _PRIORS:
+        _PRIORS.clear()  # one data set in memory
+        _PRIORS[key] = Reference.of(policy, pairs)
+    return _PRIORS[key]
 
 
 def _make_reference(spec: PrivdpoSpec, policy: "Policy", train: "list[Pair]") -> None:
@@ -339,19 +360,20 @@ def _attack(
     return _rows(pairs, torch.where(bits(pairs), difference, -difference).tolist())
 
 
-def _generations(spec: PrivdpoSpec, policy: "Policy", records: "list[Preference]") -> list[dict[str, Any]]:
-    """A response to each held-out prompt; the draws are the same for every run of a seed."""
+def _generations(
+    spec: PrivdpoSpec, policy: "Policy", records: "list[Preference]", pairs: "list[Pair]"
+) -> list[dict[str, Any]]:
+    """A response to the prompt of each held-out record; the draws are the same for every run of a seed."""
     import numpy as np
 
     from reprolib.lm.generate import Sampling, TransformersEngine
-    from reprolib.lm.models import encode
     from reprolib.tasks.preference_micro import ideal_reward
 
     engine = TransformersEngine(policy)
     engine.update(policy)
     sampling = Sampling(completions=1, max_new_tokens=spec.max_new_tokens, temperature=spec.temperature)
     uniform = np.random.default_rng([spec.seed, 2]).random if spec.temperature else None
-    asked = [encode(policy, record.messages) for record in records]
+    asked = [pair.prompt for pair in pairs]
     reward = ideal_reward(spec.task) if spec.tier in ("smoke", "micro") else None
     rows = []
     for record, (found,) in zip(records, engine.generate(asked, sampling, uniform), strict=True):

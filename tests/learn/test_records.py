@@ -69,6 +69,23 @@ def test_each_way_gives_the_gradient_of_equation_7(policy, groups, method):
         torch.testing.assert_close(row, oracle(policy, group), rtol=1e-10, atol=1e-12)
 
 
+def test_merged_and_separate_weights_give_one_gradient(policy, groups):
+    gradients = GroupGradients(policy, LOSS, reference=True)
+    assert gradients.merge
+    merged_rows = gradients.in_order([[g] for g in groups])
+    gradients.merge = False
+    separate = gradients.in_order([[g] for g in groups])
+    torch.testing.assert_close(merged_rows, separate, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_in_half_precision_both_ways_agree_to_its_rounding(groups, dtype):
+    policy = tiny.with_adapter(dtype=dtype)
+    batched, single = (rows(policy, [[g] for g in groups], method=m) for m in ("batched", "single"))
+    assert batched.dtype == single.dtype == torch.float32
+    assert float((batched - single).norm() / single.norm()) < 20 * torch.finfo(dtype).eps
+
+
 def test_a_batch_gives_the_sum_of_its_records_alone(policy, groups):
     together = torch.cat(list(GroupGradients(policy, LOSS, reference=True)([[g] for g in groups])))
     alone = rows(policy, [[g] for g in groups])

@@ -85,7 +85,7 @@ def test_sampled_frequencies_are_the_softmax_at_the_temperature(policy):
 @given(u=st.floats(0, 1, exclude_max=True), logits=st.lists(st.floats(-30, 30), min_size=1, max_size=8))
 def test_a_token_is_chosen_where_the_cumulative_probability_passes_the_draw(u, logits):
     row = torch.tensor([logits], dtype=torch.float64)
-    token = int(choose(row, 1.0, torch.tensor([u], dtype=torch.float64)))
+    token = int(choose(row, torch.tensor([0]), 1.0, torch.tensor([u], dtype=torch.float64)))
     cumulative = row.softmax(-1).cumsum(-1)[0]
     assert float(cumulative[token]) >= u * float(cumulative[-1]) * (1 - 1e-12)
     assert token == 0 or float(cumulative[token - 1]) <= u * float(cumulative[-1])
@@ -94,7 +94,7 @@ def test_a_token_is_chosen_where_the_cumulative_probability_passes_the_draw(u, l
 def test_a_token_of_probability_zero_is_never_chosen():
     row = torch.tensor([[-torch.inf, 0.0, -torch.inf]])
     for u in (0.0, 0.5, 1 - 2**-53):
-        assert int(choose(row, 1.0, torch.tensor([u], dtype=torch.float64))) == 1
+        assert int(choose(row, torch.tensor([0]), 1.0, torch.tensor([u], dtype=torch.float64))) == 1
 
 
 @pytest.mark.parametrize("change", [{"completions": 0}, {"max_new_tokens": 0}, {"temperature": -1.0}])

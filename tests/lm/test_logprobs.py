@@ -1,9 +1,11 @@
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reprolib.errors import ReproError
 from reprolib.lm import logprobs
-from reprolib.lm.logprobs import log_probabilities, pack, packed_length
+from reprolib.lm.logprobs import length_blocks, log_probabilities, pack, packed_length
 from tests import tiny
 
 GROUPS = [
@@ -49,6 +51,20 @@ def test_the_packed_row_is_as_long_as_stated():
     packed = pack(GROUPS)
     assert packed.ids.shape[1] == max(packed_length(*g) for g in GROUPS)
     assert packed.valid.sum(1).tolist() == [sum(map(len, completions)) for _, completions in GROUPS]
+
+
+@given(
+    items=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 4)), max_size=30), limit=st.integers(1, 400)
+)
+def test_blocks_hold_every_item_once_within_the_limit_and_with_little_padding(items, limit):
+    lengths, rows = [n for n, _ in items], [r for _, r in items]
+    found = list(length_blocks(lengths, limit, rows))
+    assert sorted(i for block in found for i in block) == list(range(len(items)))
+    for block in found:
+        longest, height = max(lengths[i] for i in block), sum(rows[i] for i in block)
+        assert len(block) == 1 or longest * height <= limit
+        padding = longest * (height - rows[block[-1]]) - sum(lengths[i] * rows[i] for i in block[:-1])
+        assert padding <= limit / 16
 
 
 @pytest.mark.parametrize("group", [((), ((1,),)), ((4,), ()), ((4,), ((),))])

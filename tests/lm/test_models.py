@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -328,6 +329,25 @@ def test_inside_base_the_model_is_the_public_one_and_afterwards_the_policy_again
         raise KeyError
     assert torch.equal(logits(policy), adapted)
     assert list(adapter_parameters(policy.model)) == names
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_a_projection_as_one_linear_map_computes_what_peft_computes(adapter):
+    policy = tiny.with_adapter(dtype=torch.float64)
+    layers, adapted = adapters.lora_layers(policy.model), logits(policy)
+    with base(policy) if not adapter else nullcontext():
+        expected = logits(policy)
+    with adapters.as_linear(layers, adapter=adapter):
+        torch.testing.assert_close(logits(policy), expected, rtol=1e-12, atol=1e-12)
+    with pytest.raises(KeyError), adapters.as_linear(layers, adapter=adapter):
+        raise KeyError
+    assert torch.equal(logits(policy), adapted)
+
+
+def test_an_adapter_is_merged_only_where_its_sum_with_the_base_loses_nothing():
+    assert adapters.can_merge(adapters.lora_layers(tiny.with_adapter().model))
+    for dtype in (torch.bfloat16, torch.float16):
+        assert not adapters.can_merge(adapters.lora_layers(tiny.with_adapter(dtype=dtype).model))
 
 
 def test_base_of_a_policy_without_adapter_is_itself():
