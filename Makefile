@@ -13,6 +13,8 @@ SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --config tier=$(TIER) --rerun-inc
 PROGRESS := 2>&1 | sed -uE '/^(Select jobs|Execute [0-9]+ jobs|Touching output|Complete log|\[|$$)/d'
 export OMP_NUM_THREADS ?= 1
 export PYTHONHASHSEED ?= 0
+# a build starts some sixty processes, each of which would compile ten seconds of imports again
+unexport PYTHONDONTWRITEBYTECODE
 # small models allocate and free the same megabytes every step: handing them back to the system costs a quarter of a
 # round in page faults; a large model's memory must go back
 ifneq ($(filter smoke micro,$(TIER)),)

@@ -23,6 +23,7 @@ from torch import Tensor
 from reprolib.errors import ReproError
 from reprolib.learn.directions import Directions, Distribution
 from reprolib.learn.perturbation import Perturbation
+from reprolib.lm.logprobs import length_blocks
 from reprolib.privacy.mechanism import EntropySource
 
 R = TypeVar("R")
@@ -68,6 +69,8 @@ class FiniteDifferences(Generic[R]):
         perturbation: how the model is seen at moved weights, and along which directions.
         scale: mu.
         batch_size: most records in a forward pass, times the copies of a ``Stacked`` perturbation.
+        length: positions of a record. If given, the records of a pass are of similar length, so that little of
+            it is padding: for a model whose pass costs more than starting it.
 
     Raises:
         ReproError: mu not above 0, batch_size < 1; in use, a loss of another shape, or a mu that leaves the
@@ -77,12 +80,13 @@ class FiniteDifferences(Generic[R]):
     """
 
     def __init__(self, loss: Loss[R], perturbation: Perturbation, *, scale: float = 1e-3,
-                 batch_size: int = 256):  # fmt: skip
+                 batch_size: int = 256, length: Callable[[R], int] | None = None):  # fmt: skip
         if not 0 < scale < float("inf"):
             raise ReproError(f"mu = {scale!r}: expected a finite number above 0")
         if batch_size < 1:
             raise ReproError(f"batch_size = {batch_size}: expected at least 1")
         self.loss, self.perturbation, self.scale, self.batch_size = loss, perturbation, scale, batch_size
+        self.length = length
         self.directions = perturbation.directions
         self.dimension = self.directions.num_directions
         self._checked = False
@@ -99,14 +103,24 @@ class FiniteDifferences(Generic[R]):
     def differences(self, records: Sequence[R]) -> Tensor:
         """The finite differences themselves, without the 1/K, binary64, [records, K]."""
         shifts = [(k, sign * self.scale) for k in range(self.dimension) for sign in (1, -1)]
-        blocks = [records[i : i + self.batch_size] for i in range(0, len(records), self.batch_size)]
+        blocks = list(self._blocks(records))
+        place = torch.tensor([i for block in blocks for i in block]).argsort()
 
         def losses(copies: int) -> Tensor:
-            rows = [_checked_losses(self.loss, list(block) * copies) for block in blocks]
+            rows = [_checked_losses(self.loss, [records[i] for i in block] * copies) for block in blocks]
             return torch.cat([row.double().view(copies, -1) for row in rows], dim=1)
 
-        values = self.perturbation.losses(losses, shifts)
+        values = self.perturbation.losses(losses, shifts)[:, place]
         return (values[0::2] - values[1::2]).T / (2 * self.scale)
+
+    def _blocks(self, records: Sequence[R]) -> Iterator[Sequence[int]]:
+        """The positions of a pass's records."""
+        if self.length is None:
+            every = range(len(records))
+            yield from (every[i : i + self.batch_size] for i in range(0, len(records), self.batch_size))
+            return
+        lengths = [self.length(record) for record in records]
+        yield from length_blocks(lengths, self.batch_size * max(lengths))
 
     def check(self, records: Sequence[R]) -> None:
         """Refuse a mu at which the two forward passes coincide. Only for public records.

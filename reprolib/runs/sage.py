@@ -191,7 +191,7 @@ def _loop(
     record_map: RecordMap[Encoded]
     update: Update
     if spec.method == "dp_adamw":
-        record_map = zeroth_order.LossGradient(loss, parameters)
+        record_map = zeroth_order.LossGradient(loss, parameters, batch_size=1 if adapted else 16)
         update = AdamStep(parameters, learning_rate=rate)
     else:
         record_map = differences = _differences(spec, policy, loss, parameters)
@@ -221,7 +221,8 @@ def _differences(
         keep=numbers <= HELD,
     )  # fmt: skip
     if spec.train == "adapter":
-        return FiniteDifferences(loss, Stacked(directions, policy.model, copies=8), scale=spec.scale)
+        stacked = Stacked(directions, policy.model, copies=8)
+        return FiniteDifferences(loss, stacked, scale=spec.scale, length=lambda row: len(row.prompt))
     if numbers <= HELD:
         return FiniteDifferences(loss, Vectorised(directions, policy.model), scale=spec.scale)
     return FiniteDifferences(loss, Streamed(directions, policy.model), scale=spec.scale)

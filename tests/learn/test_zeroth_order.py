@@ -293,6 +293,24 @@ def test_full_parameter_differences_leave_every_weight_bit_for_bit(way, dtype):
     assert pointers == [p.data_ptr() for p in parameters]
 
 
+@pytest.mark.parametrize("length", [None, len])
+def test_passes_over_records_of_similar_length_return_the_records_in_their_order(length):
+    """Records of lengths that fall and rise: a row does not depend on which pass it was in."""
+    model = tiny.policy(dtype=torch.float64).model
+    records = [row[: 5 - i % 3] for i, row in enumerate(sequences())]
+
+    def loss(batch):
+        return torch.cat([token_loss(model)([row]) for row in batch])
+
+    directions = Directions(list(model.parameters()), num_directions=2, seed=0)
+    record_map = FiniteDifferences(loss, Swapped(directions), batch_size=2, length=length)
+    alone = torch.cat([rows(record_map, [record]) for record in records])
+    assert torch.allclose(rows(record_map, records), alone, rtol=1e-12, atol=0)
+    if length:
+        blocks = [[len(records[i]) for i in block] for block in record_map._blocks(records)]
+        assert all(len(set(block)) == 1 for block in blocks)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_moving_the_weights_in_place_and_back_would_change_them(dtype):
     """Why the rule is needed: +mu z, -2 mu z, +mu z in the weights' own dtype."""
