@@ -69,8 +69,8 @@ class FiniteDifferences(Generic[R]):
         perturbation: how the model is seen at moved weights, and along which directions.
         scale: mu.
         batch_size: most records in a forward pass, times the copies of a ``Stacked`` perturbation.
-        length: positions of a record. If given, the records of a pass are of similar length, so that little of
-            it is padding: for a model whose pass costs more than starting it.
+        length: positions of a record. If given, the records of a pass are of similar length, so that little
+            of it is padding: for a model whose pass costs more than starting it.
 
     Raises:
         ReproError: mu not above 0, batch_size < 1; in use, a loss of another shape, or a mu that leaves the
